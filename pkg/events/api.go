@@ -1,0 +1,153 @@
+package events
+
+import "encoding/json"
+
+// Subjects of the request/reply API, served by the submitter through the NATS services API. A request that fails is
+// answered with the headers Nats-Service-Error-Code (an HTTP status) and Nats-Service-Error, and an [Error] as body.
+const (
+	APISubmit         = "ax.api.submit"
+	APISubmitMany     = "ax.api.submitMany"
+	APIGet            = "ax.api.get"
+	APIList           = "ax.api.list"
+	APICancel         = "ax.api.cancel"
+	APIHistory        = "ax.api.history"
+	APIStats          = "ax.api.stats"
+	APIRerun          = "ax.api.rerun"
+	APISchedulePut    = "ax.api.schedule.put"
+	APIScheduleGet    = "ax.api.schedule.get"
+	APIScheduleList   = "ax.api.schedule.list"
+	APIScheduleDelete = "ax.api.schedule.delete"
+)
+
+// SubmitRequest is the body of ax.api.submit: a submission and its type.
+type SubmitRequest struct {
+	Type string `json:"type"`
+	Submit
+}
+
+// SubmitManyRequest is the body of ax.api.submitMany: up to 1,000 submissions, each accepted or refused by itself.
+type SubmitManyRequest struct {
+	Tasks []SubmitRequest `json:"tasks"`
+}
+
+// SubmitManyReply answers each submission of the request, in its order.
+type SubmitManyReply struct {
+	Answers []Answer `json:"answers"`
+}
+
+// IDRequest is the body of get, history, cancel and rerun.
+type IDRequest struct {
+	ID string `json:"id"`
+	By string `json:"by,omitempty"` // who asks, kept in the history
+}
+
+// CancelReply answers a cancel: cancelled, cancelling or finished.
+type CancelReply struct {
+	ID     string `json:"id"`
+	Status string `json:"status"`
+}
+
+// ListRequest asks for tasks, newest first. After is the id of the last task of the page before.
+type ListRequest struct {
+	Type  string `json:"type,omitempty"`
+	State string `json:"state,omitempty"`
+	Limit int    `json:"limit,omitempty"` // 1 to 1,000, default 50
+	After string `json:"after,omitempty"`
+}
+
+// ListReply is one page of tasks, without payloads, results and history.
+type ListReply struct {
+	Tasks []Task `json:"tasks"`
+	Next  string `json:"next,omitempty"` // pass as After for the next page; empty on the last
+}
+
+// HistoryReply is the kept history of a task, oldest first.
+type HistoryReply struct {
+	ID      string         `json:"id"`
+	Entries []HistoryEntry `json:"entries"`
+}
+
+// HistoryEntry is one recorded change.
+type HistoryEntry struct {
+	Seq     int64       `json:"seq"`
+	At      string      `json:"at"`
+	From    string      `json:"from,omitempty"`
+	To      string      `json:"to"`
+	Reason  string      `json:"reason"`
+	By      string      `json:"by"`
+	Attempt int         `json:"attempt"`
+	Claim   string      `json:"claim,omitempty"`
+	Error   *EventError `json:"error,omitempty"`
+}
+
+// Task is a task as the API shows it.
+type Task struct {
+	ID                string            `json:"id"`
+	Type              string            `json:"type"`
+	State             string            `json:"state"`
+	Reason            string            `json:"reason"` // of the newest change
+	Priority          int               `json:"priority"`
+	Channel           string            `json:"channel"`
+	CreatedAt         string            `json:"createdAt"`
+	ScheduledAt       string            `json:"scheduledAt"`
+	StartedAt         string            `json:"startedAt,omitempty"`
+	FinishedAt        string            `json:"finishedAt,omitempty"`
+	ExpiresAt         string            `json:"expiresAt,omitempty"`
+	CancelRequestedAt string            `json:"cancelRequestedAt,omitempty"`
+	Attempts          int               `json:"attempts"`
+	Failures          int               `json:"failures"`
+	Losses            int               `json:"losses"`
+	MaxAttempts       int               `json:"maxAttempts"`
+	MaxLosses         int               `json:"maxLosses"`
+	Timeout           string            `json:"timeout"`
+	WorkerID          string            `json:"workerId,omitempty"`
+	LeaseUntil        string            `json:"leaseUntil,omitempty"`
+	ExecutionID       string            `json:"executionId,omitempty"`
+	Payload           json.RawMessage   `json:"payload,omitempty"`
+	Result            json.RawMessage   `json:"result,omitempty"`
+	LastError         *EventError       `json:"lastError,omitempty"`
+	Progress          json.RawMessage   `json:"progress,omitempty"`
+	BizKey            string            `json:"bizKey,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"`
+	RerunOf           string            `json:"rerunOf,omitempty"`
+	Source            string            `json:"source,omitempty"`
+	Seq               int64             `json:"seq"`
+}
+
+// StatsReply counts what can be counted cheaply, per type and state, up to Limit each ("at least" then).
+type StatsReply struct {
+	Workers []Worker `json:"workers"`
+	// Backlog is the age in seconds of the oldest due task that nobody took; 0 when there is none.
+	BacklogSeconds float64 `json:"backlogSeconds"`
+	DeadLetters    int64   `json:"deadLetters"`
+}
+
+// Worker is a worker process as it announced itself.
+type Worker struct {
+	ID      string   `json:"id"`
+	Host    string   `json:"host"`
+	PID     int      `json:"pid"`
+	Types   []string `json:"types"`
+	Slots   int      `json:"slots"`
+	Channel string   `json:"channel"`
+	Version string   `json:"version,omitempty"`
+	SeenAt  string   `json:"seenAt"`
+}
+
+// Schedule is a stored cron entry: when it fires, and the task that each fire time makes.
+type Schedule struct {
+	Name    string        `json:"name"`              // 1 to 64 characters of a-z 0-9 _ -
+	Cron    string        `json:"cron"`              // 5 or 6 fields, @hourly..., or "@every 90s"
+	Zone    string        `json:"zone,omitempty"`    // IANA, default UTC
+	Misfire string        `json:"misfire,omitempty"` // once (the only policy so far)
+	Overlap string        `json:"overlap,omitempty"` // allow (the only policy so far)
+	Task    SubmitRequest `json:"task"`              // template: type and submission, without id and times
+	NextAt  string        `json:"nextAt,omitempty"`
+	LastAt  string        `json:"lastAt,omitempty"`
+	Broken  string        `json:"broken,omitempty"` // why it cannot fire
+}
+
+// ScheduleList is the reply of ax.api.schedule.list.
+type ScheduleList struct {
+	Schedules []Schedule `json:"schedules"`
+}

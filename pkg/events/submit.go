@@ -1,0 +1,82 @@
+package events
+
+import "encoding/json"
+
+// Submit is the body of a submission, published on ax.submit.<type> or sent to ax.api.submit. Pointers tell an absent
+// field from a zero one. Durations are Go ("90s", "1h30m") or ISO 8601 ("PT90S") strings with a unit, times RFC 3339 with
+// a zone.
+type Submit struct {
+	ID             string            `json:"id,omitempty"`
+	Payload        json.RawMessage   `json:"payload,omitempty"`
+	Priority       *int              `json:"priority,omitempty"`
+	ScheduledAt    *string           `json:"scheduledAt,omitempty"`
+	Delay          *string           `json:"delay,omitempty"`
+	ExpiresAt      *string           `json:"expiresAt,omitempty"`
+	Timeout        *string           `json:"timeout,omitempty"`
+	MaxAttempts    *int              `json:"maxAttempts,omitempty"`
+	MaxLosses      *int              `json:"maxLosses,omitempty"`
+	Retry          *Retry            `json:"retry,omitempty"`
+	BizKey         string            `json:"bizKey,omitempty"`
+	Unique         *Unique           `json:"unique,omitempty"`
+	DependsOn      []string          `json:"dependsOn,omitempty"`
+	Condition      string            `json:"condition,omitempty"`
+	WaitFor        []string          `json:"waitFor,omitempty"`
+	ConcurrencyKey string            `json:"concurrencyKey,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	OnExhausted    string            `json:"onExhausted,omitempty"`
+}
+
+// Retry is the retry policy of a submission; absent members take the default.
+type Retry struct {
+	Base   *string  `json:"base,omitempty"`
+	Factor *float64 `json:"factor,omitempty"`
+	Max    *string  `json:"max,omitempty"`
+	Jitter *float64 `json:"jitter,omitempty"`
+}
+
+// Unique asks that at most one task holds a key.
+type Unique struct {
+	Key        string `json:"key"`
+	Scope      string `json:"scope,omitempty"`
+	OnConflict string `json:"onConflict,omitempty"`
+}
+
+// Answer tells the sender of a submission what became of it: the reply of ax.api.submit, and what is sent to Ax-Reply-To.
+type Answer struct {
+	ID        string `json:"id,omitempty"`
+	Accepted  bool   `json:"accepted"`
+	Duplicate bool   `json:"duplicate,omitempty"` // the same submission had been accepted before
+	Error     *Error `json:"error,omitempty"`
+}
+
+// Error codes, stable for programs. The sentence beside a code may change.
+const (
+	CodeInvalid     = "invalid"     // a field is refused; Field, Value and Allowed say which and why
+	CodeIDConflict  = "id_conflict" // the id belongs to another submission
+	CodeNotFound    = "not_found"   // no such task
+	CodeFinished    = "finished"    // the task is terminal
+	CodeTooLarge    = "too_large"   // the message is over the limit
+	CodeUnsupported = "unsupported" // this installation cannot do it
+	CodeUnavailable = "unavailable" // try again: the database or the bus did not answer
+	CodeInternal    = "internal"    // a fault of ax
+)
+
+// Error is a refusal: a stable code, the field it is about, and a sentence with a next step.
+type Error struct {
+	Code    string `json:"code"`
+	Field   string `json:"field,omitempty"`
+	Value   string `json:"value,omitempty"`
+	Allowed string `json:"allowed,omitempty"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// DeadSubmit is the body of ax.dead.submit: a submission that was refused, and why.
+type DeadSubmit struct {
+	Subject  string `json:"subject"`
+	Sequence uint64 `json:"sequence"` // in AX_SUBMIT
+	At       string `json:"at"`
+	Error    Error  `json:"error"`
+	Body     []byte `json:"body"` // as published, base64 in JSON
+}
