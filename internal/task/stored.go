@@ -1,0 +1,67 @@
+package task
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Lease is a store's answer to a request for a lock. The database's clock decides who holds it.
+type Lease struct {
+	Name  string
+	Owner string // who holds it now
+	Held  bool   // the one who asked holds it
+	Epoch int64  // rises by one with each change of owner; writes of a former leader are refused by it
+	Until time.Time
+	Note  string // what the last leader stored for its successor, see the reaper; empty: nothing
+}
+
+// DeadTask is a dead letter: a task that ended failed and waits for a person. It is derived from the task's last change, never written
+// by the one who failed it, so that no crash can lose it.
+type DeadTask struct {
+	ID         string // of the task
+	Type       string
+	Reason     Reason // exhausted, non_retryable, worker_lost, rejected_result or expired
+	At         time.Time
+	Attempts   int
+	Failures   int
+	Losses     int
+	LastError  *Error
+	Errors     []Entry // the kept changes that carry an error, oldest first: one for each failed attempt
+	BizKey     string
+	Labels     map[string]string
+	WorkflowID string
+}
+
+// What a schedule does about slots that fell due while nothing could fire them, and about a slot whose predecessor's task
+// has not ended.
+const (
+	MisfireOnce  = "once"  // only the newest missed slot fires
+	OverlapAllow = "allow" // it fires all the same
+)
+
+// Schedule is a stored cron entry: when it fires, and the task that each fire time makes.
+type Schedule struct {
+	Name     string // 1 to 64 characters of a-z 0-9 _ -
+	Cron     string // five or six fields, @hourly..., or "@every 90s"
+	Zone     string // IANA name; empty: UTC
+	Misfire  string
+	Overlap  string
+	TaskType string
+	Template json.RawMessage // the submission each slot makes a task of, without id and times
+	Anchor   time.Time       // slots of "@every" are Anchor + k x interval; written once
+	NextAt   time.Time       // the slot that fires next; zero while broken
+	LastAt   time.Time       // the slot that fired last; zero: none yet
+	Broken   string          // why it cannot fire; empty: it can
+	Revision int64           // rises with each edit, so that a write based on an older reading is refused
+}
+
+// Advance moves a schedule's position after its slot was made a task. It is refused when the schedule was edited or moved
+// since it was read.
+type Advance struct {
+	Name     string
+	Revision int64     // as read
+	From     time.Time // NextAt as read
+	To       time.Time // the next slot; zero: there is none, or it is broken
+	LastAt   time.Time // the slot that fired; zero keeps what is stored
+	Broken   string    // why it cannot fire; empty: it can
+}
