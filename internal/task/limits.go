@@ -2,9 +2,12 @@ package task
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -20,6 +23,7 @@ const (
 	MaxLabels          = 32
 	MaxLabelLength     = 128
 	MaxBizKey          = 256
+	MaxBy              = 128
 	MaxTimeout         = 7 * 24 * time.Hour
 	DefaultTimeout     = 30 * time.Minute
 	DefaultMaxAttempts = 3
@@ -100,9 +104,9 @@ func (t *Task) Validate() error {
 		return &FieldError{Field: "timeout", Value: t.Timeout.String(), Allowed: "a duration from 1ms to 168h"}
 	case len(t.Payload) > MaxPayload:
 		return &FieldError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(t.Payload)), Allowed: fmt.Sprintf("at most %d bytes of JSON", MaxPayload)}
-	case t.ScheduledAt.After(MaxTime) || t.ScheduledAt.Year() < 1970:
+	case !t.ScheduledAt.IsZero() && !plausible(t.ScheduledAt): // zero: at once
 		return &FieldError{Field: "scheduledAt", Value: t.ScheduledAt.Format(time.RFC3339), Allowed: "a time from 1970 to 2200"}
-	case !t.ExpiresAt.IsZero() && (t.ExpiresAt.After(MaxTime) || t.ExpiresAt.Year() < 1970):
+	case !t.ExpiresAt.IsZero() && !plausible(t.ExpiresAt):
 		return &FieldError{Field: "expiresAt", Value: t.ExpiresAt.Format(time.RFC3339), Allowed: "a time from 1970 to 2200"}
 	case !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(t.ScheduledAt):
 		return &FieldError{Field: "expiresAt", Value: t.ExpiresAt.Format(time.RFC3339), Allowed: "a time after scheduledAt"}
@@ -122,10 +126,12 @@ func (t *Task) validateKeys() error {
 	if len(t.Labels) > MaxLabels {
 		return &FieldError{Field: "labels", Value: fmt.Sprintf("%d labels", len(t.Labels)), Allowed: "at most 32 labels"}
 	}
-	for k, v := range t.Labels {
-		if k == "" || len(k) > MaxLabelLength || len(v) > MaxLabelLength || !printable(k) || !printable(v) ||
-			strings.HasPrefix(k, "$") || strings.Contains(k, ".") {
-			return &FieldError{Field: "labels." + k, Value: v, Allowed: "names and values up to 128 bytes of UTF-8 without control characters; no $ at the start and no . in a name"}
+	for _, k := range slices.Sorted(maps.Keys(t.Labels)) { // sorted, so that the same body gets the same answer
+		if k == "" || len(k) > MaxLabelLength || !printable(k) || strings.HasPrefix(k, "$") || strings.Contains(k, ".") {
+			return &FieldError{Field: "labels", Value: k, Allowed: "names of 1 to 128 bytes of UTF-8 without control characters, without $ at the start and without a dot"}
+		}
+		if v := t.Labels[k]; len(v) > MaxLabelLength || !printable(v) {
+			return &FieldError{Field: "labels." + k, Value: v, Allowed: "up to 128 bytes of UTF-8 without control characters"}
 		}
 	}
 	if len(t.Echo) > MaxEcho {
@@ -134,12 +140,25 @@ func (t *Task) validateKeys() error {
 	return nil
 }
 
+// ValidateBy checks the name under which somebody outside changes a task. It stands in the history and, between bars, in
+// the change string.
+func ValidateBy(by string) error {
+	if len(by) > MaxBy || !printable(by) || strings.Contains(by, "|") {
+		return &FieldError{Field: "by", Value: by, Allowed: "up to 128 bytes of UTF-8 without control characters and without |"}
+	}
+	return nil
+}
+
+func plausible(t time.Time) bool { return t.Year() >= 1970 && !t.After(MaxTime) }
+
+// printable refuses what could break a log line or a table, or make it read otherwise than it is: control characters, line
+// separators and the marks that turn the direction of writing.
 func printable(s string) bool {
 	if !utf8.ValidString(s) {
 		return false
 	}
 	for _, r := range s {
-		if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' || r == '\ufeff' {
 			return false
 		}
 	}

@@ -31,12 +31,12 @@ func (p RetryPolicy) Delay(failures int, rnd float64) time.Duration {
 	if failures < 1 {
 		failures = 1
 	}
-	seconds := p.Base.Seconds() * math.Pow(p.Factor, float64(failures-1))
-	if limit := p.Max.Seconds(); !(seconds <= limit) { // also true for NaN and +Inf
-		seconds = limit
+	// In whole nanoseconds as floats: every legal Max is far below 2^53, so the cap and what lies below it are exact.
+	wait := float64(p.Base) * math.Pow(p.Factor, float64(failures-1))
+	if limit := float64(p.Max); !(wait <= limit) { // also true for NaN and +Inf
+		wait = limit
 	}
-	seconds += seconds * p.Jitter * rnd
-	return time.Duration(seconds * float64(time.Second))
+	return time.Duration(wait + wait*p.Jitter*rnd)
 }
 
 // Validate returns a [FieldError] for the first setting out of range, with field names relative to "retry".

@@ -129,7 +129,7 @@ func (o *Outcome) Decide() (to State, reason Reason, delay time.Duration) {
 	case Released:
 		return Pending, ReasonReleased, 0
 	case Snoozed:
-		return Pending, ReasonSnoozed, o.Delay
+		return Pending, ReasonSnoozed, max(o.Delay, 0)
 	default:
 		failures := o.Task.Failures + 1
 		if failures >= o.Task.MaxAttempts {
