@@ -1,0 +1,9 @@
+package localstack_test
+
+import (
+	"testing"
+
+	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
+)
+
+func TestMain(m *testing.M) { stacktest.Main(m) }
