@@ -8,11 +8,11 @@ import "encoding/json"
 type Submit struct {
 	ID             string            `json:"id,omitempty"`
 	Payload        json.RawMessage   `json:"payload,omitempty"`
-	Priority       *int              `json:"priority,omitempty"`
-	ScheduledAt    *string           `json:"scheduledAt,omitempty"`
-	Delay          *string           `json:"delay,omitempty"`
-	ExpiresAt      *string           `json:"expiresAt,omitempty"`
-	Timeout        *string           `json:"timeout,omitempty"`
+	Priority       *int              `json:"priority,omitempty" allowed:"a whole number from 0 (most urgent) to 9"`
+	ScheduledAt    *string           `json:"scheduledAt,omitempty" allowed:"a time as a string with a zone, such as \"2026-01-02T15:04:05Z\""`
+	Delay          *string           `json:"delay,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
+	ExpiresAt      *string           `json:"expiresAt,omitempty" allowed:"a time as a string with a zone, such as \"2026-01-02T15:04:05Z\""`
+	Timeout        *string           `json:"timeout,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
 	MaxAttempts    *int              `json:"maxAttempts,omitempty"`
 	MaxLosses      *int              `json:"maxLosses,omitempty"`
 	Retry          *Retry            `json:"retry,omitempty"`
@@ -28,9 +28,9 @@ type Submit struct {
 
 // Retry is the retry policy of a submission; absent members take the default.
 type Retry struct {
-	Base   *string  `json:"base,omitempty"`
+	Base   *string  `json:"base,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
 	Factor *float64 `json:"factor,omitempty"`
-	Max    *string  `json:"max,omitempty"`
+	Max    *string  `json:"max,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
 	Jitter *float64 `json:"jitter,omitempty"`
 }
 
