@@ -61,6 +61,9 @@ type Task struct {
 	WaitingOn []string
 	Held      bool
 
+	// FixedID is not stored. It says that this id may have been stored before (chosen by the caller, redelivered, cron, re-run),
+	// so that an insert must ask the archive as well.
+	FixedID    bool
 	SubmitHash string // "v1:" + hash of the submission as sent; tells a repeat from a conflict
 	Echo       string // JSON of bizKey, labels and workflowId, repeated in every event
 	Seq        int64  // number of the newest change
