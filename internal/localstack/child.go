@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -23,12 +24,22 @@ type child struct {
 	err  error         // how it ended; read only after done
 }
 
-// startChild starts a process and returns when it runs. Its output is kept, newest last, for error messages.
+// startChild starts a server with this process's environment and env, and returns when it runs. Its output is kept, newest
+// last, for error messages.
 func startChild(name string, argv, env []string) (*child, error) {
+	return startProcess(name, argv, append(os.Environ(), env...), nil)
+}
+
+// startProcess starts a process with exactly this environment. All output also goes to log when that is not nil.
+func startProcess(name string, argv, env []string, log io.Writer) (*child, error) {
 	c := &child{name: name, out: newTail(), done: make(chan struct{})}
 	c.cmd = exec.Command(argv[0], argv[1:]...)
-	c.cmd.Env = append(os.Environ(), env...)
-	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
+	c.cmd.Env = env
+	var out io.Writer = c.out
+	if log != nil {
+		out = io.MultiWriter(c.out, log)
+	}
+	c.cmd.Stdout, c.cmd.Stderr = out, out // the same writer: then the two are written one after the other
 	c.cmd.SysProcAttr = childAttributes()
 	// A grandchild may keep the pipes open after the process is gone; do not wait for it for ever.
 	c.cmd.WaitDelay = 2 * time.Second
