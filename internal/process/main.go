@@ -1,0 +1,117 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"text/tabwriter"
+)
+
+// Exit codes of every service.
+const (
+	ExitClean  = 0 // stopped in order
+	ExitFailed = 1 // failed at start, while running or while stopping, or was stopped by a second signal
+	ExitConfig = 2 // bad configuration or arguments
+)
+
+// Main is the main function of a service: it loads spec from the environment, runs the service until SIGINT or SIGTERM
+// and exits with one of the codes above. A second signal exits at once. `--help` prints the service's variables,
+// `--version` its version.
+func Main(service string, spec Config, setup func(ctx context.Context, p *Process) error) {
+	os.Exit(mainCode(service, spec, os.Args[1:], os.Stdout, os.Stderr, setup))
+}
+
+func mainCode(service string, spec Config, args []string, stdout, stderr io.Writer, setup func(context.Context, *Process) error) int {
+	if len(args) > 0 {
+		switch args[0] {
+		case "-h", "--help":
+			help(stdout, service, spec)
+			return ExitClean
+		case "--version":
+			fmt.Fprintln(stdout, service, Version())
+			return ExitClean
+		}
+		fmt.Fprintf(stderr, "%s takes no arguments, only AX_ variables; --help lists them\n", service)
+		return ExitConfig
+	}
+	if err := Load(service, spec); err != nil {
+		fmt.Fprintln(stderr, err)
+		return ExitConfig
+	}
+
+	ctx, release := untilSignal(service, stderr)
+	defer release()
+	// Run has logged its error.
+	if err := run(ctx, service, *spec.common(), stderr, setup); err != nil {
+		return ExitFailed
+	}
+	return ExitClean
+}
+
+// untilSignal returns a context that ends at the first SIGINT or SIGTERM. The second one exits the process at once.
+func untilSignal(service string, stderr io.Writer) (ctx context.Context, release func()) {
+	ctx, stop := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	released := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for n := 1; ; n++ {
+			select {
+			case s := <-signals:
+				if n > 1 {
+					fmt.Fprintf(stderr, "%s: second signal (%v), exiting at once\n", service, s)
+					os.Exit(ExitFailed)
+				}
+				stop(fmt.Errorf("signal %v: %w", s, context.Canceled))
+			case <-released:
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		signal.Stop(signals)
+		close(released)
+		watching.Wait()
+		stop(nil)
+	}
+}
+
+func help(out io.Writer, service string, spec Config) {
+	fmt.Fprintf(out, "%s is a service of ax. It takes no arguments, only these variables:\n\n", service)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, v := range Variables(service, spec) {
+		given := "default " + v.Default
+		switch {
+		case v.Required:
+			given = "required"
+		case v.Default == "":
+			given = "optional"
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s; %s\n", v.Name, given, v.Description, v.Range)
+	}
+	_ = w.Flush() // standard output is gone when this fails
+	fmt.Fprintf(out, "\nExit codes: %d stopped in order, %d failed, %d bad configuration.\n", ExitClean, ExitFailed, ExitConfig)
+}
+
+// Version is the version of this build: a release's tag, or the commit it was built from.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return s.Value[:12]
+		}
+	}
+	return "devel"
+}
