@@ -90,6 +90,9 @@ type Error struct {
 	Code    string `json:"code,omitempty"`  // chosen by the handler, for filters and metrics
 	Cause   Reason `json:"cause,omitempty"` // error, panic, timeout, lease_expired or rejected_result
 	Stack   string `json:"stack,omitempty"` // of a panic
+	// Attempt that left it. It makes each attempt's error another text, so that a change event shows it even when the message
+	// is the same as the last time.
+	Attempt int `json:"attempt,omitempty"`
 }
 
 // ExecutionID names one attempt for ever: "<claim>:<taskId>". It is empty for a task that was never claimed.

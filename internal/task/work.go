@@ -22,9 +22,14 @@ var (
 	ErrHistoryLost = errors.New("change stream history lost")
 	// ErrNoChangeStream: the server has no change streams (standalone); run in sweep mode.
 	ErrNoChangeStream = errors.New("the database has no change streams")
+	// ErrUnknownOutcome: the database did not say whether the write took place. Look before writing again.
+	ErrUnknownOutcome = errors.New("outcome unknown")
 	// ErrClock: server time is not known well enough; nothing that depends on it may be written.
 	ErrClock = errors.New("database time is not known well enough")
 )
+
+// MaxProgress is how many bytes of JSON a handler may report as its progress.
+const MaxProgress = 8 << 10
 
 // Candidate is a pending task as the dispatcher and idle workers see it: enough to signal or claim it.
 type Candidate struct {

@@ -1,0 +1,79 @@
+package mongostore
+
+import (
+	"context"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/ax-scheduler/ax/internal/task"
+)
+
+// index is one index and the query it serves. Those on tasks are partial: a finished task stands in done alone, so what is
+// finished costs the others nothing.
+type index struct {
+	collection string
+	name       string
+	keys       bson.D
+	partial    bson.D // filter of the documents that stand in it; nil: all
+	ttl        bool   // documents are removed once the date in the key has passed
+}
+
+var pendingOnly = bson.D{{Key: "state", Value: string(task.Pending)}}
+
+func ascending(fields ...string) bson.D {
+	keys := make(bson.D, len(fields))
+	for i, f := range fields {
+		keys[i] = bson.E{Key: f, Value: 1}
+	}
+	return keys
+}
+
+func has(field string) bson.D {
+	return bson.D{{Key: field, Value: bson.D{{Key: "$exists", Value: true}}}}
+}
+
+var indexes = []index{
+	// Candidates of one type, channel and priority in a window of time. state stands first although the index is partial: some
+	// planners take an index only by its first field.
+	{TasksCollection, "claim", ascending("state", "taskType", "channel", "priority", "scheduledAt", "_id"), pendingOnly, false},
+	// What falls due in a window of time, whatever its type.
+	{TasksCollection, "due", ascending("scheduledAt"), pendingOnly, false},
+	// The sweep: leases (running), expiry (pending), the next look (waiting).
+	{TasksCollection, "check", ascending("checkAt"), has("checkAt"), false},
+	// Who waits for this task or gate.
+	{TasksCollection, "parents", ascending("waitingOn"), bson.D{{Key: "state", Value: string(task.Waiting)}}, false},
+	// Archiving, and rebuilding events after a gap.
+	{TasksCollection, "done", ascending("finishedAt"), has("finishedAt"), false},
+	// Fields that few tasks have.
+	{TasksCollection, "workflow", ascending("workflowId"), has("workflowId"), false},
+	{TasksCollection, "bizkey", ascending("bizKey"), has("bizKey"), false},
+	{TasksCollection, "rerun", ascending("rerunOf"), has("rerunOf"), false},
+	{TasksCollection, "concurrency", ascending("concurrencyKey"), has("concurrencyKey"), false},
+
+	{"unique_keys", "until", ascending("until"), nil, true},
+	{"once", "until", ascending("until"), nil, true},
+}
+
+// EnsureIndexes creates what is missing. It is safe to call from every process at every start.
+func (s *Store) EnsureIndexes(ctx context.Context) error {
+	byCollection := make(map[string][]mongo.IndexModel)
+	for _, ix := range indexes {
+		opts := options.Index().SetName(ix.name)
+		if ix.partial != nil {
+			opts.SetPartialFilterExpression(ix.partial)
+		}
+		if ix.ttl {
+			opts.SetExpireAfterSeconds(0)
+		}
+		byCollection[ix.collection] = append(byCollection[ix.collection], mongo.IndexModel{Keys: ix.keys, Options: opts})
+	}
+	for collection, models := range byCollection {
+		if _, err := s.bulkDB.Collection(collection).Indexes().CreateMany(ctx, models); err != nil {
+			return fmt.Errorf("create indexes of %s: %w", collection, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package mongostore
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/ax-scheduler/ax/internal/task"
+)
+
+// move is one transition of [task.Transitions] (or a control write of [task.Stays]) as an update pipeline. The guard in the
+// update's filter must fix the state to from; the pipeline then raises seq, pushes the history entry and sets the change string
+// in the same write.
+type move struct {
+	from   task.State
+	to     task.State
+	reason task.Reason
+	by     string // mover and who: "worker/<id>", "reaper/<id>", ...
+	// unlessCancelled: a task with a cancel request becomes cancelled instead of to, with the reason cancelled.
+	unlessCancelled bool
+	// withError: the history entry repeats lastError, which this move sets.
+	withError bool
+}
+
+// pipeline is an encoded update pipeline (a BSON array).
+type pipeline []byte
+
+// MarshalBSONValue hands the driver the bytes as they are.
+func (p pipeline) MarshalBSONValue() (byte, []byte, error) { return byte(bsoncore.TypeArray), p, nil }
+
+// pipeline builds the update: first set (whose expressions see the document as it was) together with state and seq, then the
+// record of the change (which sees the new values). Values from outside must stand in set as literal(v).
+func (m move) pipeline(set bson.D) (pipeline, error) {
+	if !task.Allowed(m.from, m.to, m.reason) {
+		return nil, fmt.Errorf("no transition from %q to %q because of %q", m.from, m.to, m.reason)
+	}
+	var state any = string(m.to)
+	if m.unlessCancelled {
+		state = ifCancelAsked(string(task.Cancelled), state)
+	}
+	first := append(bson.D{{Key: "state", Value: state}, {Key: "seq", Value: add("$seq", int64(1))}}, set...)
+	stage, err := bson.Marshal(bson.D{{Key: "$set", Value: first}})
+	if err != nil {
+		return nil, fmt.Errorf("encode update: %w", err)
+	}
+	record, err := records.of(m)
+	if err != nil {
+		return nil, err
+	}
+	return stages(stage, record), nil
+}
+
+func stages(docs ...[]byte) pipeline {
+	values := make([]bsoncore.Value, len(docs))
+	for i, d := range docs {
+		values[i] = bsoncore.Value{Type: bsoncore.TypeEmbeddedDocument, Data: d}
+	}
+	return pipeline(bsoncore.BuildArray(nil, values...))
+}
+
+// record is the stage that sets change and pushes the history entry; see [task.Change] for the parts of the string.
+func (m move) record() ([]byte, error) {
+	var reason any = string(m.reason)
+	if m.unlessCancelled {
+		reason = bson.D{{Key: "$cond", Value: bson.A{
+			bson.D{{Key: "$eq", Value: bson.A{"$state", string(task.Cancelled)}}}, string(task.ReasonCancelled), reason}}}
+	}
+	claim := bson.D{{Key: "$ifNull", Value: bson.A{"$claim", ""}}}
+	entry := bson.D{
+		{Key: "seq", Value: "$seq"}, {Key: "at", Value: "$$NOW"}, {Key: "from", Value: string(m.from)}, {Key: "to", Value: "$state"},
+		{Key: "reason", Value: reason}, {Key: "by", Value: literal(m.by)}, {Key: "attempt", Value: "$attempts"},
+		{Key: "claim", Value: claim},
+	}
+	if m.withError {
+		entry = append(entry, bson.E{Key: "error", Value: "$lastError"})
+	}
+	return bson.Marshal(bson.D{{Key: "$set", Value: bson.D{
+		{Key: "change", Value: bson.D{{Key: "$concat", Value: bson.A{
+			toString("$seq"), "|", "$taskType", "|", "$channel", "|", toString("$priority"), "|", string(m.from), "|", "$state", "|",
+			reason, "|", toString("$attempts"), "|", claim, "|", msOf("$$NOW"), "|", msOf("$scheduledAt"), "|",
+			literal(m.by), "|", "$echo"}}}},
+		{Key: "history", Value: bson.D{{Key: "$concatArrays", Value: bson.A{
+			bson.D{{Key: "$slice", Value: bson.A{"$history", 1 - task.MaxHistory}}}, bson.A{entry}}}}},
+	}}})
+}
+
+// records keeps the encoded record stages: a process writes the same few moves under its own name for ever.
+var records = recordCache{stages: make(map[move][]byte)}
+
+const maxRecords = 256
+
+type recordCache struct {
+	mu     sync.RWMutex
+	stages map[move][]byte
+}
+
+func (c *recordCache) of(m move) ([]byte, error) {
+	c.mu.RLock()
+	stage, ok := c.stages[m]
+	c.mu.RUnlock()
+	if ok {
+		return stage, nil
+	}
+	stage, err := m.record()
+	if err != nil {
+		return nil, fmt.Errorf("encode record: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.stages) >= maxRecords { // names from outside (a cancel's) must not fill the memory
+		clear(c.stages)
+	}
+	c.stages[m] = stage
+	return stage, nil
+}
+
+// Expressions.
+
+var epoch = time.UnixMilli(0).UTC()
+
+// literal keeps a value from outside from being read as a field path or an expression.
+func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
+
+func add(terms ...any) bson.D { return bson.D{{Key: "$add", Value: bson.A(terms)}} }
+
+// earliest ignores terms that are missing.
+func earliest(terms ...any) bson.D { return bson.D{{Key: "$min", Value: bson.A(terms)}} }
+
+func toString(expr any) bson.D { return bson.D{{Key: "$toString", Value: expr}} }
+
+// msOf is a date as the text of its milliseconds since the epoch.
+func msOf(expr any) bson.D {
+	return toString(bson.D{{Key: "$subtract", Value: bson.A{expr, epoch}}})
+}
+
+// orRemove is the value of expr, or no field at all when it is missing.
+func orRemove(expr any) bson.D { return bson.D{{Key: "$ifNull", Value: bson.A{expr, "$$REMOVE"}}} }
+
+// ifCancelAsked chooses by whether the document has a cancel request. A date counts as true.
+func ifCancelAsked(then, otherwise any) bson.D {
+	return bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$ifNull", Value: bson.A{"$cancelRequestedAt", false}}}, then, otherwise}}}
+}
+
+const removed = "$$REMOVE"
+
+// in is the filter condition "one of these".
+func in(values []string) bson.D { return bson.D{{Key: "$in", Value: values}} }
