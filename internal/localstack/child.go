@@ -137,7 +137,10 @@ type tail struct {
 	more chan struct{}
 }
 
-const tailBytes = 16 << 10
+const (
+	tailBytes  = 64 << 10
+	tailQuoted = 4 << 10 // of which an error message shows this much
+)
 
 func newTail() *tail { return &tail{more: make(chan struct{})} }
 
@@ -172,5 +175,5 @@ func (t *tail) String() string {
 	if len(t.buf) == 0 {
 		return "(none)"
 	}
-	return strings.TrimSpace(string(t.buf))
+	return strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailQuoted):]))
 }

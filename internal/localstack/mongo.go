@@ -224,8 +224,7 @@ func (m *Mongo) start(ctx context.Context) error {
 		}
 	}
 	uri := fmt.Sprintf("mongodb://127.0.0.1:%d/?directConnection=true", port)
-	initiate := m.engine.store == StoreMongoDB && !m.opts.Standalone
-	if err := awaitPrimary(ctx, uri, port, initiate); err != nil {
+	if err := awaitPrimary(ctx, uri, port); err != nil {
 		return errors.Join(err, m.end(0))
 	}
 	m.port, m.uri = port, uri

@@ -22,7 +22,11 @@ func connect(t *testing.T, uri string) *mongo.Client {
 	t.Helper()
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(10 * time.Second))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Disconnect(context.Background())) })
+	t.Cleanup(func() {
+		if err := client.Disconnect(context.Background()); err != nil {
+			require.ErrorIs(t, err, mongo.ErrClientDisconnected)
+		}
+	})
 	return client
 }
 
@@ -84,8 +88,11 @@ func TestStopDeletesATemporaryFolderAndKeepsOneThatWasGiven(t *testing.T) {
 
 	dir := filepath.Join(t.TempDir(), "data")
 	m = stacktest.StartMongo(t, localstack.MongoOptions{Dir: dir})
-	_, err := connect(t, m.URI()).Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "kept"}})
+	client := connect(t, m.URI())
+	_, err := client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "kept"}})
 	require.NoError(t, err)
+	// The server would wait for connected drivers to say goodbye.
+	require.NoError(t, client.Disconnect(t.Context()))
 	require.NoError(t, m.Stop())
 
 	m = stacktest.StartMongo(t, localstack.MongoOptions{Dir: dir})

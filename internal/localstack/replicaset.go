@@ -38,37 +38,54 @@ func DropDatabase(ctx context.Context, uri, name string) error {
 	return nil
 }
 
-// awaitPrimary returns when the server takes writes; initiate forms the replica set first where there is none yet.
-func awaitPrimary(ctx context.Context, uri string, port int, initiate bool) error {
+// runCommand runs one command on the admin database.
+type runCommand func(ctx context.Context, command bson.D) (bson.Raw, error)
+
+// awaitPrimary returns when the server takes writes.
+func awaitPrimary(ctx context.Context, uri string, port int) error {
 	return withClient(uri, func(c *mongo.Client) error {
 		admin := c.Database("admin")
-		if initiate {
+		return formReplicaSet(ctx, fmt.Sprintf("127.0.0.1:%d", port), func(ctx context.Context, command bson.D) (bson.Raw, error) {
+			return admin.RunCommand(ctx, command).Raw()
+		})
+	})
+}
+
+// formReplicaSet waits until the server takes writes. A server that was told to be part of a replica set and knows of
+// none yet is told to form one of itself.
+func formReplicaSet(ctx context.Context, host string, run runCommand) error {
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for formed := false; ; {
+		var hello struct {
+			IsWritablePrimary bool   `bson:"isWritablePrimary"`
+			IsReplicaSet      bool   `bson:"isreplicaset"` // set only while there is no configuration
+			SetName           string `bson:"setName"`
+		}
+		reply, err := run(ctx, bson.D{{Key: "hello", Value: 1}})
+		if err == nil {
+			err = bson.Unmarshal(reply, &hello)
+		}
+		if err == nil && hello.IsWritablePrimary {
+			return nil
+		}
+		if err == nil && hello.IsReplicaSet && hello.SetName == "" && !formed {
 			config := bson.D{{Key: "_id", Value: replicaSet}, {Key: "members", Value: bson.A{
-				bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: fmt.Sprintf("127.0.0.1:%d", port)}},
+				bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: host}},
 			}}}
-			err := admin.RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: config}}).Err()
+			_, err := run(ctx, bson.D{{Key: "replSetInitiate", Value: config}})
 			var refused mongo.CommandError
 			if err != nil && (!errors.As(err, &refused) || refused.Code != alreadyInitialized) {
 				return fmt.Errorf("form a one-node replica set: %w", err)
 			}
+			formed = true
 		}
-		poll := time.NewTicker(20 * time.Millisecond)
-		defer poll.Stop()
-		for {
-			var hello struct {
-				IsWritablePrimary bool `bson:"isWritablePrimary"`
-			}
-			err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello)
-			if err == nil && hello.IsWritablePrimary {
-				return nil
-			}
-			select {
-			case <-poll.C:
-			case <-ctx.Done():
-				return fmt.Errorf("the server never took writes: %w", errors.Join(context.Cause(ctx), err))
-			}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the server never took writes: %w", errors.Join(context.Cause(ctx), err))
 		}
-	})
+	}
 }
 
 // storeOf asks a server what it is. SecantusDB says so in its build information; a server that does not answer is
