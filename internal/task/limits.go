@@ -104,19 +104,29 @@ func (t *Task) Validate() error {
 		return &FieldError{Field: "timeout", Value: t.Timeout.String(), Allowed: "a duration from 1ms to 168h"}
 	case len(t.Payload) > MaxPayload:
 		return &FieldError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(t.Payload)), Allowed: fmt.Sprintf("at most %d bytes of JSON", MaxPayload)}
+	case t.OnExhausted != DeadLetter && t.OnExhausted != Ignore:
+		return &FieldError{Field: "onExhausted", Value: t.OnExhausted, Allowed: "deadletter or ignore"}
+	}
+	if err := t.ValidateTimes(); err != nil {
+		return err
+	}
+	if err := t.Retry.Validate(); err != nil {
+		return err
+	}
+	return t.validateKeys()
+}
+
+// ValidateTimes checks ScheduledAt (zero: at once) and ExpiresAt (zero: never), as [Task.Validate] does.
+func (t *Task) ValidateTimes() error {
+	switch {
 	case !t.ScheduledAt.IsZero() && !plausible(t.ScheduledAt): // zero: at once
 		return &FieldError{Field: "scheduledAt", Value: t.ScheduledAt.Format(time.RFC3339), Allowed: "a time from 1970 to 2200"}
 	case !t.ExpiresAt.IsZero() && !plausible(t.ExpiresAt):
 		return &FieldError{Field: "expiresAt", Value: t.ExpiresAt.Format(time.RFC3339), Allowed: "a time from 1970 to 2200"}
 	case !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(t.ScheduledAt):
 		return &FieldError{Field: "expiresAt", Value: t.ExpiresAt.Format(time.RFC3339), Allowed: "a time after scheduledAt"}
-	case t.OnExhausted != DeadLetter && t.OnExhausted != Ignore:
-		return &FieldError{Field: "onExhausted", Value: t.OnExhausted, Allowed: "deadletter or ignore"}
 	}
-	if err := t.Retry.Validate(); err != nil {
-		return err
-	}
-	return t.validateKeys()
+	return nil
 }
 
 func (t *Task) validateKeys() error {

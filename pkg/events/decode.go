@@ -41,9 +41,9 @@ func checkBody(data []byte) *Error {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			message = fmt.Sprintf("the body is not valid JSON: %s, at byte %d", syntax, syntax.Offset)
 		}
-		return &Error{Code: CodeInvalid, Value: shorten(string(text)), Allowed: "one JSON object", Message: message}
+		return &Error{Code: CodeInvalid, Value: Shorten(string(text)), Allowed: "one JSON object", Message: message}
 	case text[0] != '{':
-		return &Error{Code: CodeInvalid, Value: shorten(string(text)), Allowed: "a JSON object",
+		return &Error{Code: CodeInvalid, Value: Shorten(string(text)), Allowed: "a JSON object",
 			Message: "the body is not a JSON object; send one such as {\"payload\":...}"}
 	}
 	return nil
@@ -59,7 +59,7 @@ func decodeStruct(object []byte, into reflect.Value, prefix string) error {
 		case !ok:
 			return unknownField(prefix, name, known.names)
 		case seen[name]:
-			return Invalid(prefix+name, shorten(string(value)), "each field once")
+			return Invalid(prefix+name, Shorten(string(value)), "each field once")
 		}
 		seen[name] = true
 		return decodeValue(value, into.FieldByIndex(field.index), prefix+name, field.allowed)
@@ -74,7 +74,7 @@ func decodeValue(value []byte, into reflect.Value, path, allowed string) error {
 		into.SetBytes(bytes.Clone(value))
 		return nil
 	}
-	refused := func() error { return Invalid(path, shorten(string(value)), allowed) }
+	refused := func() error { return Invalid(path, Shorten(string(value)), allowed) }
 	if value[0] == 'n' { // null; nothing else begins with n
 		return refused()
 	}
@@ -104,7 +104,7 @@ func decodeValue(value []byte, into reflect.Value, path, allowed string) error {
 		return members(value, func(name string, value []byte) error {
 			key := reflect.ValueOf(name)
 			if into.MapIndex(key).IsValid() {
-				return Invalid(path+"."+name, shorten(string(value)), "each name once")
+				return Invalid(path+"."+name, Shorten(string(value)), "each name once")
 			}
 			element := reflect.New(t.Elem()).Elem()
 			if err := decodeValue(value, element, path+"."+name, allowedFor(t.Elem())); err != nil {
@@ -127,7 +127,7 @@ func Invalid(field, value, allowed string) *Error {
 }
 
 func unknownField(prefix, name string, known []string) *Error {
-	e := &Error{Code: CodeInvalid, Field: shorten(prefix + name), Value: shorten(name), Allowed: strings.Join(known, ", ")}
+	e := &Error{Code: CodeInvalid, Field: Shorten(prefix + name), Value: Shorten(name), Allowed: strings.Join(known, ", ")}
 	if near := nearest(name, known); near != "" {
 		e.Allowed = near
 		e.Message = fmt.Sprintf("field %s is unknown; did you mean %s?", e.Field, near)
@@ -139,8 +139,8 @@ func unknownField(prefix, name string, known []string) *Error {
 
 const shownValue = 64
 
-// shorten keeps a value short enough for a sentence, cut between characters.
-func shorten(s string) string {
+// Shorten keeps a value short enough for a sentence: at most 64 bytes and three dots, cut between characters.
+func Shorten(s string) string {
 	if len(s) <= shownValue {
 		return s
 	}

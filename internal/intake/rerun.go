@@ -1,0 +1,30 @@
+package intake
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+
+	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
+)
+
+// Rerun makes the task that runs an ended one once more, at once and with all its attempts. Its id follows from the old
+// one's: asking twice gives one task, and to run it a third time the re-run is re-run. It refuses a task that has not ended.
+func Rerun(old *task.Task) (*task.Task, error) {
+	if !old.State.Terminal() {
+		return nil, &events.Error{Code: events.CodeInvalid, Field: "id", Value: old.ID, Allowed: "a task in state success, failed or cancelled",
+			Message: "task " + old.ID + " is " + string(old.State) + "; only a task that has ended can be run again"}
+	}
+	sum := sha256.Sum256([]byte("rerun\n" + old.ID))
+	t := &task.Task{
+		ID: "ax:rerun:" + hex.EncodeToString(sum[:16]), FixedID: true, RerunOf: old.ID,
+		Type: old.Type, State: task.Pending, Channel: old.Channel, Priority: old.Priority, Source: SourceAPI,
+		MaxAttempts: old.MaxAttempts, MaxLosses: old.MaxLosses, Timeout: old.Timeout, Retry: old.Retry, OnExhausted: old.OnExhausted,
+		Payload: old.Payload, BizKey: old.BizKey, Labels: old.Labels, Echo: old.Echo,
+		SubmitHash: "v1:" + hex.EncodeToString(sum[:]),
+	}
+	if err := t.Validate(); err != nil {
+		return nil, Refusal(err)
+	}
+	return t, nil
+}
