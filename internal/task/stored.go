@@ -65,3 +65,17 @@ type Advance struct {
 	LastAt   time.Time // the slot that fired; zero keeps what is stored
 	Broken   string    // why it cannot fire; empty: it can
 }
+
+// WorkerInfo is a worker process as it registered itself. It is removed when the worker stops, or when it has not beaten for
+// long. It helps people and the dispatcher; no ownership of a task rests on it.
+type WorkerInfo struct {
+	ID        string
+	Host      string
+	PID       int
+	Channel   string
+	Types     []string
+	Slots     int // executions it runs at once
+	Version   string
+	StartedAt time.Time
+	SeenAt    time.Time // its last beat, by the database's clock
+}
