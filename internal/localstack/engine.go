@@ -67,7 +67,8 @@ func mongodEngine(path string) engine {
 	return engine{
 		name: "mongod", store: StoreMongoDB, binary: path, why: "found on PATH", ownPort: true, ready: mongodListening,
 		args: func(dir string, port int, standalone bool) []string {
-			args := []string{"--bind_ip", "127.0.0.1", "--port", strconv.Itoa(port), "--dbpath", dir}
+			// Its socket file would stay behind in the folder for temporary files.
+			args := []string{"--nounixsocket", "--bind_ip", "127.0.0.1", "--port", strconv.Itoa(port), "--dbpath", dir}
 			if standalone {
 				return args
 			}

@@ -184,6 +184,28 @@ func TestScriptInstallsOnceHoweverOftenItRuns(t *testing.T) {
 	require.Equal(t, 1, strings.Count(read(t, installs), "\n"), "installed once")
 }
 
+func TestScriptEnsureDoesWhatIsBestHere(t *testing.T) {
+	m := newMachine(t)
+	builds, installs := filepath.Join(t.TempDir(), "builds"), filepath.Join(t.TempDir(), "installs")
+	m.python(installs)
+	ensure := func() string {
+		out, err := m.run("ensure")
+		require.NoError(t, err, out)
+		return out
+	}
+	require.Contains(t, ensure(), "needs cargo, cmake and cc")
+	require.FileExists(t, localstack.WheelServer(m.cache))
+	m.cargo(builds)
+	ensure()
+	require.FileExists(t, localstack.RustServer(m.cache), "the slow one does not stand in the way of the fast one")
+	require.Contains(t, ensure(), "using secantusd-rs")
+	m.tool("mongod", "")
+	require.Contains(t, ensure(), "using mongod")
+	t.Setenv("AX_MONGO_URI", "mongodb://db")
+	require.Contains(t, ensure(), "using uri")
+	require.Equal(t, 1, strings.Count(read(t, builds), "\n"))
+}
+
 func TestScriptBuildCutShortLeavesNothingThatLooksFinished(t *testing.T) {
 	m := newMachine(t)
 	m.cargo(filepath.Join(t.TempDir(), "builds"))
@@ -229,7 +251,7 @@ func TestMongodOnPathIsRunAsAOneNodeReplicaSet(t *testing.T) {
 	calls := filepath.Join(t.TempDir(), "calls")
 	m.tool("mongod", fmt.Sprintf(`echo "$@" >> %q
 while [ $# -gt 0 ]; do
-  case "$1" in --port) port=$2 ;; --dbpath) dir=$2 ;; esac
+  case "$1" in --port) port=$2 ;; --dbpath) dir=$2 ;; --nounixsocket) shift; continue ;; esac
   shift 2
 done
 %q --host 127.0.0.1 --port "$port" --storage-path "$dir" --log-file-max 128MB --sync-on-commit |

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,8 +143,22 @@ func TestHelpListsTheVariables(t *testing.T) {
 	}
 	out.Reset()
 	require.Equal(t, ExitClean, mainCode("reaper", &reaperConfig{}, []string{"--version"}, &out, &errs, nothing))
-	require.Equal(t, "reaper "+Version()+"\n", out.String())
+	require.Equal(t, "reaper "+Version+"\n", out.String())
+	out.Reset()
+	require.Equal(t, ExitClean, mainCode("reaper", &reaperConfig{}, []string{"--variables"}, &out, &errs, nothing))
+	var vars []Variable
+	require.NoError(t, json.Unmarshal(out.Bytes(), &vars))
+	require.Equal(t, Variables("reaper", &reaperConfig{}), vars)
 	require.Empty(t, errs.String())
+}
+
+func TestVersionIsTheReleaseOrTheCommit(t *testing.T) {
+	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}}
+	require.Equal(t, "v1.2.3", versionOf(&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: commit}, true))
+	require.Equal(t, "0123456789ab", versionOf(&debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: commit}, true))
+	require.Equal(t, "devel", versionOf(&debug.BuildInfo{}, true))
+	require.Equal(t, "unknown", versionOf(nil, false))
+	require.NotEmpty(t, Version)
 }
 
 func TestWallFollowsTheTestClock(t *testing.T) {

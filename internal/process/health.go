@@ -89,7 +89,7 @@ func (h *health) waiting(ctx context.Context) []Wait {
 func (p *Process) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"service": p.service, "version": Version()})
+		answer(w, http.StatusOK, map[string]string{"service": p.service, "version": Version})
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		waits := p.health.waiting(r.Context())

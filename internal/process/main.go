@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -21,7 +22,7 @@ const (
 
 // Main is the main function of a service: it loads spec from the environment, runs the service until SIGINT or SIGTERM
 // and exits with one of the codes above. A second signal exits at once. `--help` prints the service's variables,
-// `--version` its version.
+// `--variables` the same as JSON (for docs/configuration.md), `--version` its version.
 func Main(service string, spec Config, setup func(ctx context.Context, p *Process) error) {
 	os.Exit(mainCode(service, spec, os.Args[1:], os.Stdout, os.Stderr, setup))
 }
@@ -33,8 +34,10 @@ func mainCode(service string, spec Config, args []string, stdout, stderr io.Writ
 			help(stdout, service, spec)
 			return ExitClean
 		case "--version":
-			fmt.Fprintln(stdout, service, Version())
+			fmt.Fprintln(stdout, service, Version)
 			return ExitClean
+		case "--variables":
+			return printVariables(stdout, stderr, service, spec)
 		}
 		fmt.Fprintf(stderr, "%s takes no arguments, only AX_ variables; --help lists them\n", service)
 		return ExitConfig
@@ -99,9 +102,27 @@ func help(out io.Writer, service string, spec Config) {
 	fmt.Fprintf(out, "\nExit codes: %d stopped in order, %d failed, %d bad configuration.\n", ExitClean, ExitFailed, ExitConfig)
 }
 
-// Version is the version of this build: a release's tag, or the commit it was built from.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
+func printVariables(stdout, stderr io.Writer, service string, spec Config) int {
+	out := json.NewEncoder(stdout)
+	out.SetIndent("", "  ")
+	if err := out.Encode(Variables(service, spec)); err != nil {
+		fmt.Fprintln(stderr, err)
+		return ExitFailed
+	}
+	return ExitClean
+}
+
+// Version is the version of this build. A release sets it when it links (-X .../internal/process.Version=v1.2.3); else
+// it is the module's version or the commit the build was made from.
+var Version string
+
+func init() {
+	if Version == "" {
+		Version = versionOf(debug.ReadBuildInfo())
+	}
+}
+
+func versionOf(info *debug.BuildInfo, ok bool) string {
 	if !ok {
 		return "unknown"
 	}

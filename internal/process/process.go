@@ -87,7 +87,7 @@ func run(ctx context.Context, service string, c Common, out io.Writer, setup fun
 			p.broke(fmt.Errorf("serve health and metrics: %w", err))
 		}
 	})
-	p.Log.Info("starting", "version", Version(), "http", p.addr, "pid", os.Getpid())
+	p.Log.Info("starting", "version", Version, "http", p.addr, "pid", os.Getpid())
 
 	if err := guard(func() error { return setup(p.ctx, p) }); err != nil {
 		p.broke(fmt.Errorf("start: %w", err))

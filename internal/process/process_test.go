@@ -117,7 +117,7 @@ func TestPagesTellHealthReadinessAndMetrics(t *testing.T) {
 	stacktest.Eventually(t, 5*time.Second, "ready", func() bool { status, _ := ready(t, s.Addr()); return status == http.StatusOK })
 	status, body := get(t, s.Addr(), "/healthz")
 	require.Equal(t, http.StatusOK, status)
-	require.JSONEq(t, `{"service":"reaper","version":"`+Version()+`"}`, body)
+	require.JSONEq(t, `{"service":"reaper","version":"`+Version+`"}`, body)
 	status, body = get(t, s.Addr(), "/metrics")
 	require.Equal(t, http.StatusOK, status)
 	for _, metric := range []string{"ax_reaper_sweeps_total 1", "go_goroutines", "go_build_info"} {

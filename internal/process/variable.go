@@ -11,13 +11,13 @@ import (
 
 // Variable describes one environment variable, for messages and for the documentation.
 type Variable struct {
-	Name        string // with its prefix: AX_STOP_TIMEOUT
-	Default     string // "" when there is none
-	Range       string // what is allowed, in words
-	Description string
-	Required    bool
-	Secret      bool // the value is never shown
-	Shared      bool // of Common: every service reads it
+	Name        string `json:"name"`              // with its prefix: AX_STOP_TIMEOUT
+	Default     string `json:"default,omitempty"` // "" when there is none
+	Range       string `json:"range"`             // what is allowed, in words
+	Description string `json:"description"`
+	Required    bool   `json:"required,omitempty"`
+	Secret      bool   `json:"secret,omitempty"` // the value is never shown
+	Shared      bool   `json:"shared,omitempty"` // of Common: every service reads it
 }
 
 // Variables lists the variables of a service's configuration in the order of its fields; spec is a pointer to the

@@ -1,0 +1,74 @@
+# ax: `make` lists what can be done.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The race detector needs a C compiler.
+RACE := $(shell command -v cc >/dev/null && echo -race)
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X github.com/ax-scheduler/ax/internal/process.Version=$(VERSION)
+
+# Temporary files of a run go to a folder of its own, so that nothing stays behind, however the run ends.
+WITH_TMP := tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; export TMPDIR="$$tmp";
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## fetch the Go modules and a local database (its first build takes 5-7 minutes)
+	@go mod download
+	@scripts/local-db ensure
+
+# Tests that move the database's clock need libfaketime; where it cannot be installed they are skipped and say so.
+.PHONY: test-deps
+test-deps: deps
+	@if ! ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing the system package faketime"; \
+	    log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	    { apt-get install -y faketime || { apt-get update && apt-get install -y faketime; }; } >"$$log" 2>&1 \
+	      || { tail -5 "$$log"; echo "no faketime: tests that move the database's clock are skipped"; }; \
+	  else \
+	    echo "no faketime (system package): tests that move the database's clock are skipped"; \
+	  fi; \
+	fi
+
+.PHONY: build
+build: ## build all binaries into dist/
+	@mkdir -p dist
+	go build -trimpath -ldflags '$(LDFLAGS)' -o dist/ ./cmd/... ./services/...
+
+# Unit and contract tests run with the race detector; what drives whole systems of processes runs after them, without.
+.PHONY: test
+test: test-deps ## run all tests, after setting up what they need (under 15 minutes on 2 cores)
+	@$(WITH_TMP) \
+	unit=$$(go list ./... | grep -v '/ax/test/'); \
+	echo "go test $(RACE) (unit and contract tests)"; \
+	go test $(RACE) -shuffle=on -timeout 10m $$unit; \
+	echo "go test ./test/... (whole systems of processes)"; \
+	go test -shuffle=on -timeout 12m -p 1 ./test/...
+
+.PHONY: lint
+lint: ## check format, vet, staticcheck and the import rules
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	[ -z "$$unformatted" ] || { echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	go test -count=1 ./internal/archtest
+
+.PHONY: fmt
+fmt: ## format the Go sources
+	gofmt -w $$(git ls-files -co --exclude-standard '*.go')
+
+.PHONY: dev
+dev: build deps ## run the whole system on this machine until Ctrl-C
+	dist/ax dev
+
+.PHONY: demo
+demo: build ## replay recorded traffic, kill a worker, account for every task (about a minute)
+	go run ./examples/demo $(if $(DATA),--data $(DATA))
+
+.PHONY: bench
+bench: build deps ## measure ax beside the ceiling of this machine, in one run
+	go run ./bench
