@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ax-scheduler/ax/internal/cronexpr"
+	"github.com/ax-scheduler/ax/internal/intake"
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
@@ -35,10 +36,6 @@ type Store interface {
 	Insert(ctx context.Context, tasks []*task.Task) ([]task.InsertStatus, error)
 }
 
-// Maker makes the task of a slot from the schedule's template. A [task.FieldError] says that no slot of this schedule can
-// ever become a task.
-type Maker func(s task.Schedule, id string, slot time.Time) (*task.Task, error)
-
 // Config are cron's settings. The zero value takes the defaults.
 type Config struct {
 	Every time.Duration // how often due schedules are looked for; default 1 s. A slot in between is not waited past.
@@ -49,20 +46,19 @@ type Config struct {
 type Cron struct {
 	cfg     Config
 	store   Store
-	make    Maker
 	log     *slog.Logger
 	metrics *metrics
 }
 
 // New makes a cron and registers its metrics.
-func New(cfg Config, store Store, maker Maker, reg prometheus.Registerer, log *slog.Logger) *Cron {
+func New(cfg Config, store Store, reg prometheus.Registerer, log *slog.Logger) *Cron {
 	if cfg.Every <= 0 {
 		cfg.Every = time.Second
 	}
 	if cfg.Page <= 0 {
 		cfg.Page = 500
 	}
-	return &Cron{cfg: cfg, store: store, make: maker, log: log.With("component", "schedule"), metrics: newMetrics(reg)}
+	return &Cron{cfg: cfg, store: store, log: log.With("component", "schedule"), metrics: newMetrics(reg)}
 }
 
 // Lead fires what falls due until ctx ends. Errors of the database are waited out.
@@ -186,7 +182,7 @@ func (c *Cron) plan(s task.Schedule, now time.Time) (*task.Task, task.Advance) {
 		return nil, c.broken(move, err)
 	}
 	slot, missed := newest(expr, s.NextAt, now)
-	t, err := c.make(s, TaskID(s.Name, slot), slot)
+	t, err := intake.Slot(s, TaskID(s.Name, slot))
 	if err != nil {
 		return nil, c.broken(move, err)
 	}

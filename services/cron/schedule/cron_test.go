@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ax-scheduler/ax/internal/intake"
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // ledger is a store in memory with a clock that can be stepped. It notes every task id ever stored, with its first time.
@@ -124,11 +126,11 @@ func (l *ledger) add(t *testing.T, name, cron string) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := task.Schedule{Name: name, Cron: cron, TaskType: "email", Anchor: l.now().Truncate(time.Second), Revision: 1}
-	expr, err := parse(s)
+	template := events.SubmitRequest{Type: "email", Submit: events.Submit{Payload: []byte(`{"to":"a@example.com"}`)}}
+	s, err := intake.BuildSchedule(&events.Schedule{Name: name, Cron: cron, Task: template}, l.now())
 	require.NoError(t, err)
-	s.NextAt = expr.Next(l.now())
-	l.schedules[name] = s
+	s.Revision = l.schedules[name].Revision + 1
+	l.schedules[name] = *s
 }
 
 // slots returns the slots fired of a schedule, in order.
@@ -156,17 +158,10 @@ func (l *ledger) schedule(name string) task.Schedule {
 	return l.schedules[name]
 }
 
-func makeTask(s task.Schedule, id string, slot time.Time) (*task.Task, error) {
-	if s.TaskType == "" {
-		return nil, &task.FieldError{Field: "type", Allowed: "a type"}
-	}
-	return &task.Task{ID: id, Type: s.TaskType, ScheduledAt: slot}, nil
-}
-
 // lead runs a cron over the ledger until the returned function is called or the test ends.
 func lead(t *testing.T, l *ledger) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := New(Config{}, l, makeTask, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	c := New(Config{}, l, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	var running sync.WaitGroup
 	running.Go(func() { require.NoError(t, c.Lead(ctx, task.Lease{})) })
 	stop = func() {
@@ -299,7 +294,8 @@ func TestBrokenSchedulesAreDisabledAndTheOthersGoOn(t *testing.T) {
 		}
 		for name, spoil := range map[string]func(*task.Schedule){
 			"badzone":     func(s *task.Schedule) { s.Zone = "../../etc/passwd" },
-			"badtemplate": func(s *task.Schedule) { s.TaskType = "" },
+			"badtype":     func(s *task.Schedule) { s.TaskType = "" },
+			"badtemplate": func(s *task.Schedule) { s.Template = []byte(`{"maxAttempt":3}`) },
 		} {
 			l.add(t, name, "* * * * * *")
 			s := l.schedules[name]
@@ -329,11 +325,6 @@ func TestAnEditDuringTheFiringIsNotOverwritten(t *testing.T) {
 			if !edited {
 				edited = true
 				l.add(t, "entry", "@every 1h")
-				l.mu.Lock()
-				s := l.schedules["entry"]
-				s.Revision = 2
-				l.schedules["entry"] = s
-				l.mu.Unlock()
 			}
 		}
 		stop := lead(t, l)
@@ -357,9 +348,9 @@ func TestManySchedulesAreFiredInBatchesOfBoundedSize(t *testing.T) {
 		var batches []int
 		l.onInsert = func(tasks []*task.Task) { batches = append(batches, len(tasks)) }
 		stop := lead(t, l)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(2 * time.Minute)
 		stop()
-		require.Equal(t, []int{500, 500, 500, 500, 500, 500}, batches)
+		require.Equal(t, []int{500, 500, 500, 500}, batches)
 		require.LessOrEqual(t, l.held, 500)
 		for _, stored := range l.tasks {
 			require.Less(t, stored.Sub(stored.Truncate(time.Minute)), 31*time.Second)
