@@ -34,10 +34,7 @@ func submit(t *task.Task, now time.Time) {
 	if len(t.WaitingOn) > 0 || t.Held {
 		t.State, t.CheckAt = task.Waiting, now.Add(firstLook)
 	}
-	by := task.MoverSubmitter
-	if t.Source != "" {
-		by += "/" + t.Source
-	}
+	by := mover(task.MoverSubmitter, t.Source)
 	t.Seq = 1
 	change := task.Change{Seq: 1, Type: t.Type, Channel: t.Channel, Priority: t.Priority, To: t.State, Reason: task.ReasonSubmitted,
 		At: now, ScheduledAt: t.ScheduledAt, By: by, Echo: t.Echo}
@@ -180,11 +177,14 @@ func appendHistory(dst []byte, entries []task.Entry) []byte {
 	return bsoncore.AppendArrayElement(dst, "history", bsoncore.BuildArray(nil, docs...))
 }
 
+// maxErrorCode is how many bytes of an error code are kept.
+const maxErrorCode = 256
+
 // errorText is the stored form of an error: one JSON string of at most MaxErrorText bytes. The stack gives way first, then the
-// message; a code is kept whole up to 256 bytes.
+// message; a code is kept whole up to maxErrorCode.
 func errorText(e *task.Error) string {
 	short := *e
-	short.Code = cut(short.Code, 256)
+	short.Code = cut(short.Code, maxErrorCode)
 	for _, limit := range []int{task.MaxErrorText, 4 << 10, 2 << 10, 1 << 10, 512} {
 		short.Message = cut(e.Message, limit)
 		for _, stack := range []int{task.MaxErrorText, 4 << 10, 2 << 10, 1 << 10, 0} {

@@ -2,8 +2,8 @@ package mongostore
 
 import (
 	"fmt"
+	"strings"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -119,21 +119,23 @@ func (c *recordCache) of(m move) ([]byte, error) {
 
 // Expressions.
 
-var epoch = time.UnixMilli(0).UTC()
-
 // literal keeps a value from outside from being read as a field path or an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
 func add(terms ...any) bson.D { return bson.D{{Key: "$add", Value: bson.A(terms)}} }
 
-// earliest ignores terms that are missing.
-func earliest(terms ...any) bson.D { return bson.D{{Key: "$min", Value: bson.A(terms)}} }
+// earliest ignores dates that are missing.
+func earliest(dates ...any) bson.D { return bson.D{{Key: "$min", Value: bson.A(dates)}} }
 
 func toString(expr any) bson.D { return bson.D{{Key: "$toString", Value: expr}} }
 
-// msOf is a date as the text of its milliseconds since the epoch.
-func msOf(expr any) bson.D {
-	return toString(bson.D{{Key: "$subtract", Value: bson.A{expr, epoch}}})
+// msOf is a date as the text of its milliseconds since 1970.
+func msOf(date any) bson.D { return toString(bson.D{{Key: "$toLong", Value: date}}) }
+
+// later is a date plus milliseconds; null when the date is missing. ($add of a date is not understood by every server.)
+func later(date, ms any) bson.D {
+	return bson.D{{Key: "$dateAdd", Value: bson.D{
+		{Key: "startDate", Value: date}, {Key: "unit", Value: "millisecond"}, {Key: "amount", Value: ms}}}}
 }
 
 // orRemove is the value of expr, or no field at all when it is missing.
@@ -149,3 +151,11 @@ const removed = "$$REMOVE"
 
 // in is the filter condition "one of these".
 func in(values []string) bson.D { return bson.D{{Key: "$in", Value: values}} }
+
+// mover is the by of a change: who moves tasks, and which of them. Bars would break the change string.
+func mover(kind, name string) string {
+	if name == "" {
+		return kind
+	}
+	return kind + "/" + strings.ReplaceAll(name, "|", "/")
+}
