@@ -104,7 +104,9 @@ type Task struct {
 	LeaseUntil        string            `json:"leaseUntil,omitempty"`
 	ExecutionID       string            `json:"executionId,omitempty"`
 	Payload           json.RawMessage   `json:"payload,omitempty"`
+	PayloadSize       int               `json:"payloadSize,omitempty"` // set when the payload had to be left out for a reply to fit
 	Result            json.RawMessage   `json:"result,omitempty"`
+	ResultSize        int               `json:"resultSize,omitempty"` // likewise
 	LastError         *EventError       `json:"lastError,omitempty"`
 	Progress          json.RawMessage   `json:"progress,omitempty"`
 	BizKey            string            `json:"bizKey,omitempty"`
@@ -145,6 +147,11 @@ type Schedule struct {
 	NextAt  string        `json:"nextAt,omitempty"`
 	LastAt  string        `json:"lastAt,omitempty"`
 	Broken  string        `json:"broken,omitempty"` // why it cannot fire
+}
+
+// ScheduleRequest is the body of ax.api.schedule.get and ax.api.schedule.delete. A delete is answered with the same body.
+type ScheduleRequest struct {
+	Name string `json:"name"`
 }
 
 // ScheduleList is the reply of ax.api.schedule.list.

@@ -72,11 +72,32 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
+// Status is the HTTP status that goes with the code: the Nats-Service-Error-Code of a refused request.
+func (e *Error) Status() int {
+	switch e.Code {
+	case CodeInvalid:
+		return 400
+	case CodeNotFound:
+		return 404
+	case CodeIDConflict, CodeFinished:
+		return 409
+	case CodeTooLarge:
+		return 413
+	case CodeUnsupported:
+		return 501
+	case CodeUnavailable:
+		return 503
+	default:
+		return 500
+	}
+}
+
 // DeadSubmit is the body of ax.dead.submit: a submission that was refused, and why.
 type DeadSubmit struct {
 	Subject  string `json:"subject"`
 	Sequence uint64 `json:"sequence"` // in AX_SUBMIT
 	At       string `json:"at"`
 	Error    Error  `json:"error"`
-	Body     []byte `json:"body"` // as published, base64 in JSON
+	Body     []byte `json:"body"`           // as published, base64 in JSON; its beginning if Size is set
+	Size     int    `json:"size,omitempty"` // of the whole body, in bytes, where only its beginning fits
 }
