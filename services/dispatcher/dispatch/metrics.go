@@ -1,0 +1,71 @@
+package dispatch
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are the dispatcher's. All but the gauges of the leader stand still while another process leads.
+type Metrics struct {
+	signals     *prometheus.CounterVec
+	tasks       *prometheus.CounterVec
+	found       *prometheus.CounterVec
+	refills     prometheus.Counter
+	resends     prometheus.Counter
+	refused     prometheus.Counter
+	failed      prometheus.Counter
+	walks       prometheus.Counter
+	changes     prometheus.Counter
+	historyLost prometheus.Counter
+	degraded    prometheus.Gauge
+	leader      prometheus.Gauge
+	lag         prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog, timers int)) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "ax_dispatcher_" + name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	byLabel := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ax_dispatcher_" + name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "ax_dispatcher_" + name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	computed := func(name, help string, value func() int) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ax_dispatcher_" + name, Help: help},
+			func() float64 { return float64(value()) }))
+	}
+	computed("in_flight_tasks", "Tasks signalled and not seen to start yet.", func() int { n, _, _, _ := counts(); return n })
+	computed("lanes", "Lanes known.", func() int { _, n, _, _ := counts(); return n })
+	computed("backlog_lanes", "Lanes that hold more than is signalled and are fed from the collection.", func() int { _, _, n, _ := counts(); return n })
+	computed("timers", "Tasks that fall due soon and have a timer.", func() int { _, _, _, n := counts(); return n })
+	return &Metrics{
+		signals:     byLabel("signals_total", "Signals sent.", "type", "channel", "lane"),
+		tasks:       byLabel("signalled_tasks_total", "Tasks in the signals sent.", "type", "channel", "lane"),
+		found:       byLabel("found_total", "Lanes found to hold due tasks that nobody had signalled.", "by"),
+		refills:     counter("refills_total", "Reads of a lane's backlog."),
+		resends:     counter("resends_total", "Tasks taken out of flight because their signal was lost."),
+		refused:     counter("refused_total", "Signals the bus had no room for. Their tasks wait in the database."),
+		failed:      counter("publish_failures_total", "Signals that could not be published. Their tasks wait in the database."),
+		walks:       counter("walks_total", "Walks through all that is due."),
+		changes:     counter("changes_total", "Changes seen on the change stream."),
+		historyLost: counter("history_lost_total", "Times the change stream could not continue, so that all that is due was looked at again."),
+		degraded:    gauge("degraded", "1 while new tasks are found by the sweep alone."),
+		leader:      gauge("leader", "1 while this process leads."),
+		lag:         gauge("stream_lag_seconds", "Age of the newest change when it was seen."),
+	}
+}
+
+func (m *Metrics) ofLane(l Lane) (signals, tasks prometheus.Counter) {
+	labels := []string{l.Type, l.Channel, string(l.Lane)}
+	return m.signals.WithLabelValues(labels...), m.tasks.WithLabelValues(labels...)
+}
+
+func (m *Metrics) forgetLane(l Lane) {
+	m.signals.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
+	m.tasks.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
+}

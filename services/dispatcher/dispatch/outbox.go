@@ -1,0 +1,111 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	publishLimit   = 2_048 // signals in one publish
+	publishTimeout = 10 * time.Second
+)
+
+// outbox sends signals in the order in which they were decided. What gathers while a publish is under way goes out in the
+// next one: at low load each signal leaves at once, under load they share round trips. Its length is bounded by the lanes'
+// depths.
+type outbox struct {
+	bus  Bus
+	done func([]Signal, []error)
+
+	mu      sync.Mutex
+	signals []Signal
+	added   uint64 // signals ever added
+	sent    uint64 // signals ever acknowledged, refused or failed
+	kick    chan struct{}
+	marks   []mark
+	reached mark
+}
+
+// mark is a place in the change stream, reached once all signals added before it have been answered for.
+type mark struct {
+	token  []byte
+	events int // changes handled since the term began
+	after  uint64
+}
+
+func newOutbox(bus Bus) *outbox { return &outbox{bus: bus, kick: make(chan struct{}, 1)} }
+
+func (o *outbox) add(signals []Signal) {
+	o.mu.Lock()
+	o.signals = append(o.signals, signals...)
+	o.added += uint64(len(signals))
+	o.mu.Unlock()
+	poke(o.kick)
+}
+
+// mark notes a place in the stream behind all that was added.
+func (o *outbox) mark(token []byte, events int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := mark{token: token, events: events, after: o.added}
+	switch {
+	case o.sent >= o.added:
+		o.reached, o.marks = m, nil
+	case len(o.marks) > 0 && o.marks[len(o.marks)-1].after == m.after:
+		o.marks[len(o.marks)-1] = m
+	default:
+		o.marks = append(o.marks, m)
+	}
+}
+
+// place is the last mark reached.
+func (o *outbox) place() mark {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.reached
+}
+
+func (o *outbox) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.kick:
+		}
+		for batch := o.take(); len(batch) > 0 && ctx.Err() == nil; batch = o.take() {
+			o.publish(ctx, batch)
+		}
+	}
+}
+
+func (o *outbox) publish(ctx context.Context, batch []Signal) {
+	publishing, cancel := context.WithTimeout(ctx, publishTimeout)
+	errs := o.bus.Publish(publishing, batch)
+	cancel()
+	if ctx.Err() != nil {
+		return // the term is over: nobody asks any more
+	}
+	o.done(batch, errs)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent += uint64(len(batch))
+	n := 0
+	for n < len(o.marks) && o.marks[n].after <= o.sent {
+		o.reached = o.marks[n]
+		n++
+	}
+	o.marks = o.marks[n:]
+}
+
+func (o *outbox) take() []Signal {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := min(len(o.signals), publishLimit)
+	batch := o.signals[:n:n]
+	o.signals = o.signals[n:]
+	if len(o.signals) == 0 {
+		o.signals = nil
+	}
+	return batch
+}
