@@ -12,7 +12,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ax-scheduler/ax/internal/task"
 )
@@ -38,8 +42,27 @@ type Options struct {
 	Log   *slog.Logger
 	// Note is asked at each renewal for what a successor should know; nil: nothing.
 	Note func() string
-	// Changed is told when this process begins (true) and ends (false) to lead; nil: nobody.
-	Changed func(leading bool)
+	// Registry gets the gauge ax_lead_leading_bool; nil: none does.
+	Registry prometheus.Registerer
+}
+
+// Identity is a name for this process that no other one has, now or later: host, process id and a random part. It holds only
+// letters, digits and hyphens, so that it fits into the history of a task.
+func Identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, host)
+	if len(host) > 40 {
+		host = host[:40]
+	}
+	return fmt.Sprintf("%s-%d-%06x", host, os.Getpid(), rand.Uint32N(1<<24))
 }
 
 // Run waits for the lock, runs work while it is held, and starts again when work ends or the lock is lost. It returns nil
@@ -51,6 +74,12 @@ func Run(ctx context.Context, lock Lock, opt Options, work func(ctx context.Cont
 		opt.TTL = DefaultTTL
 	}
 	log := opt.Log.With("component", "lead", "lock", opt.Name)
+	leading := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "ax_lead_leading_bool", Help: "1 while this process holds the lock and does its work.", ConstLabels: prometheus.Labels{"lock": opt.Name},
+	})
+	if opt.Registry != nil {
+		opt.Registry.MustRegister(leading)
+	}
 	failing := false
 	for ctx.Err() == nil {
 		sent := time.Now()
@@ -66,7 +95,9 @@ func Run(ctx context.Context, lock Lock, opt Options, work func(ctx context.Cont
 		}
 		if err == nil && lease.Held {
 			log.Info("leading", "epoch", lease.Epoch)
+			leading.Set(1)
 			err = term(ctx, lock, opt, lease, sent, work)
+			leading.Set(0)
 			if err != nil && ctx.Err() == nil {
 				log.Warn("leading ended", "epoch", lease.Epoch, "err", err)
 			}
@@ -89,10 +120,6 @@ func term(ctx context.Context, lock Lock, opt Options, lease task.Lease, sent ti
 ) error {
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if opt.Changed != nil {
-		opt.Changed(true)
-		defer opt.Changed(false)
-	}
 	ended := make(chan error, 1)
 	go func() { ended <- work(working, lease) }()
 
