@@ -51,7 +51,7 @@ test: test-deps ## run all tests, after setting up what they need (under 15 minu
 
 .PHONY: lint
 lint: ## check format, vet, staticcheck and the import rules
-	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	@unformatted=$$(gofmt -l .); \
 	[ -z "$$unformatted" ] || { echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go tool staticcheck ./...
@@ -59,7 +59,7 @@ lint: ## check format, vet, staticcheck and the import rules
 
 .PHONY: fmt
 fmt: ## format the Go sources
-	gofmt -w $$(git ls-files -co --exclude-standard '*.go')
+	gofmt -w .
 
 .PHONY: dev
 dev: build deps ## run the whole system on this machine until Ctrl-C

@@ -329,3 +329,24 @@ func TestDatabaseThatCannotStartSaysWhy(t *testing.T) {
 	require.ErrorContains(t, err, "the disk is full")
 	require.Empty(t, dirsIn(t, os.TempDir()), "its folder is gone")
 }
+
+func TestSlowStandInRunsAndSaysThatItIsSlow(t *testing.T) {
+	cache, err := localstack.CacheDir()
+	require.NoError(t, err)
+	server := localstack.WheelServer(cache)
+	if _, err := os.Stat(server); err != nil {
+		t.Skip("the slow local database is not cached (scripts/local-db quick)")
+	}
+	m := newMachine(t)
+	m.program(localstack.WheelServer(m.cache), fmt.Sprintf("exec %q \"$@\"", server))
+	var log bytes.Buffer
+	db := stacktest.StartMongo(t, localstack.MongoOptions{Log: &log})
+	require.Contains(t, log.String(), "database: secantusd-py (slow")
+	require.Equal(t, localstack.StoreSecantusDB, db.Store())
+	coll := connect(t, db.URI()).Database("d").Collection("c")
+	_, err = coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "a"}})
+	require.NoError(t, err)
+	require.NoError(t, db.Kill())
+	require.NoError(t, db.Restart(t.Context()))
+	require.NoError(t, connect(t, db.URI()).Database("d").Collection("c").FindOne(t.Context(), bson.D{{Key: "_id", Value: "a"}}).Err())
+}
