@@ -234,18 +234,22 @@ func (b *board) tidy() {
 	}
 }
 
-// forget gives up all that is known about ids in flight: changes were missed, so nobody can tell which are.
-func (b *board) forget() {
+// forget takes everything out of flight and feeds every lane again: the signals are gone, or, where changes were missed,
+// nobody can tell which ids are still to be started.
+func (b *board) forget(missed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	for id, f := range b.flying {
-		delete(b.flying, id)
-		f.lane.held--
+	b.metrics.resends.Add(float64(len(b.flying)))
+	clear(b.flying)
+	if missed {
+		b.walked = false
 	}
-	b.walked = false
 	for _, l := range b.lanes {
-		l.drained = false
+		l.held = 0
+		if missed {
+			l.drained = false
+		}
 		b.mark(l, nil, false, now)
 		b.wake(l, now)
 	}

@@ -107,6 +107,13 @@ func (d *Dispatcher) Ready(context.Context) error {
 	return nil
 }
 
+// SignalsLost tells that the bus has lost all signals, so that all lanes are fed again now. The review would find out too.
+func (d *Dispatcher) SignalsLost() {
+	if b := d.board.Load(); b != nil {
+		b.forget(false)
+	}
+}
+
 // attend keeps the board's picture of the workers fresh and its memory small.
 func (d *Dispatcher) attend(ctx context.Context) error {
 	b := d.board.Load()
@@ -129,24 +136,6 @@ func (d *Dispatcher) attend(ctx context.Context) error {
 		sleep(ctx, jittered(slotsEvery))
 	}
 	return nil
-}
-
-// nudges wakes lanes whose pause after a refusal or failure is over.
-func (b *board) nudges(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-b.nudged:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if wait, any := b.nudge(); any {
-			timer.Reset(wait)
-		}
-	}
 }
 
 func (d *Dispatcher) counts() (flying, lanes, backlog, timers int) {

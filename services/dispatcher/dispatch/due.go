@@ -14,18 +14,24 @@ const (
 )
 
 // ring fires the timers: each task that falls due soon is offered to its lane at its time.
-func (b *board) ring(ctx context.Context) error {
+func (b *board) ring(ctx context.Context) error { return watch(ctx, b.rung, b.fire) }
+
+// nudges wakes lanes whose pause after a refusal or failure is over.
+func (b *board) nudges(ctx context.Context) error { return watch(ctx, b.nudged, b.nudge) }
+
+// watch looks whenever it is kicked and as long after a look as that said; a look that says false waits for a kick.
+func watch(ctx context.Context, kick <-chan struct{}, look func() (time.Duration, bool)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-b.rung:
+		case <-kick:
 		case <-timer.C:
 		}
 		timer.Stop()
-		if wait, any := b.fire(); any {
+		if wait, any := look(); any {
 			timer.Reset(wait)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	baseDepth  = 64     // ids in flight of a lane on top of what it started within the last second
-	shortDepth = 256    // the same where tasks are known to be short
-	maxDepth   = 16_384 // whatever the rate
-	fewBeyond  = 8      // ids beyond the depth for tasks more urgent than what is being fed
+	baseDepth  = 64    // ids in flight of a lane on top of what it started within the last second
+	shortDepth = 256   // the same where tasks are known to be short
+	maxDepth   = 8_192 // whatever the rate; the stream holds at most 10,000 signals of a lane
+	fewBeyond  = 8     // ids beyond the depth for tasks more urgent than what is being fed
 
 	// settled is how far behind now everything is taken to be fed while a lane is not in backlog.
 	settled = time.Second

@@ -8,7 +8,7 @@ import (
 
 const (
 	publishLimit   = 2_048 // signals in one publish
-	publishTimeout = 10 * time.Second
+	publishTimeout = 5 * time.Second
 )
 
 // outbox sends signals in the order in which they were decided. What gathers while a publish is under way goes out in the

@@ -92,7 +92,7 @@ func (t *tailer) resume(ctx context.Context) error {
 // drop forgets the place, here and in the store, and what was known of ids in flight: the changes between are lost.
 func (t *tailer) drop(ctx context.Context) error {
 	t.token = nil
-	t.board.forget()
+	t.board.forget(true)
 	if err := t.store.SaveCursor(ctx, CursorName, nil, t.epoch); err != nil {
 		if errors.Is(err, task.ErrNotLeader) {
 			return err

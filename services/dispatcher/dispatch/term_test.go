@@ -145,6 +145,27 @@ func TestLostSignalsAreSentAgainWithinOneSweep(t *testing.T) {
 	})
 }
 
+func TestSignalsKnownToBeLostAreSentAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		d, stop := m.lead(t, 1)
+		for i := range 300 {
+			m.insert(fmt.Sprintf("%03d", i), i%10, time.Now().Add(-time.Second), false)
+		}
+		time.Sleep(100 * time.Millisecond)
+		lost := idsOf(m.taken())
+		require.GreaterOrEqual(t, len(lost), 3*baseDepth)
+		d.SignalsLost()
+		synctest.Wait()
+		again := m.ids()
+		require.Len(t, again, 3*baseDepth)
+		require.Contains(t, again, lost[0])
+		m.drain(t, 300, time.Minute, false)
+		require.NoError(t, stop())
+		d.SignalsLost() // nobody leads
+	})
+}
+
 func TestALaneWithoutAConsumerGetsOneDepthAndNoRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
