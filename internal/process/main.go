@@ -96,7 +96,11 @@ func help(out io.Writer, service string, spec Config) {
 		case v.Default == "":
 			given = "optional"
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s; %s\n", v.Name, given, v.Description, v.Range)
+		allowed := ""
+		if v.Range != anyText {
+			allowed = "; " + v.Range
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s%s\n", v.Name, given, v.Description, allowed)
 	}
 	_ = w.Flush() // standard output is gone when this fails
 	fmt.Fprintf(out, "\nExit codes: %d stopped in order, %d failed, %d bad configuration.\n", ExitClean, ExitFailed, ExitConfig)

@@ -190,6 +190,9 @@ func (f field) inRange() bool {
 	return !f.hi.set || n <= f.hi.value
 }
 
+// anyText is the range of a variable that takes whatever it is given.
+const anyText = "a text"
+
 // allowed says in words what the variable takes.
 func (f field) allowed() string {
 	if choices := f.tag.Get("oneof"); choices != "" {
@@ -208,7 +211,7 @@ func (f field) allowed() string {
 	case f.value.Kind() == reflect.Slice:
 		return "values separated by commas"
 	default:
-		return "a text"
+		return anyText
 	}
 	low, high := f.tag.Get("min"), f.tag.Get("max")
 	switch {
