@@ -33,8 +33,8 @@ type Origin struct {
 	Traceparent string // W3C trace context; dropped when malformed, as that standard asks
 	// Now is the database's time. A delay counts from it, and a time before it means at once.
 	Now time.Time
-	// Body is the submission as it was sent, which the hash is made from; nil: sub is encoded for it. A member "type" does
-	// not count, so that the same submission has the same hash at every door.
+	// Body is the submission as it was sent, which the hash is made from; nil: sub is encoded for it. The members "type" and
+	// "id" do not count, so that the same submission has the same hash at every door.
 	Body []byte
 }
 

@@ -15,8 +15,9 @@ import (
 )
 
 // hash tells a repeat of a submission from another one under the same id: "v1:" and the SHA-256 of the type and of the body
-// as it was sent, its keys sorted and its numbers kept as text. A delay is not resolved and no default filled in, so a
-// repeat has the same hash at any time and under any version.
+// as it was sent, without its id, its keys sorted and its numbers kept as text. A delay is not resolved and no default filled
+// in, so a repeat has the same hash at any time and under any version. It does not matter whether the id stands in the body
+// or was made here: whoever was told an id beside an error may ask again with it.
 func hash(sub *events.Submit, from Origin) (string, error) {
 	body := from.Body
 	if body == nil {
@@ -37,6 +38,7 @@ func hash(sub *events.Submit, from Origin) (string, error) {
 		return "", task.ValidateID("")
 	}
 	delete(members, "type")
+	delete(members, "id")
 	text := append(make([]byte, 0, len(from.Type)+1+len(body)), from.Type...)
 	sum := sha256.Sum256(appendCanonical(append(text, '\n'), members))
 	return "v1:" + hex.EncodeToString(sum[:]), nil

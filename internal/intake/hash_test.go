@@ -25,7 +25,7 @@ func hashOf(t *testing.T, kind, body string) string {
 
 // The hash is stored: a version that computes another one would take repeats for conflicts.
 func TestHashIsStable(t *testing.T) {
-	canonical := "email\n" + `{"delay":"5s","id":"order-7","labels":{"a":"\"1\\","b":"<é>"},"payload":{"n":1.0,"null":null,"ok":[true,"\u0007"],"to":"a@example.com"}}`
+	canonical := "email\n" + `{"delay":"5s","labels":{"a":"\"1\\","b":"<é>"},"payload":{"n":1.0,"null":null,"ok":[true,"\u0007"],"to":"a@example.com"}}`
 	want := fmt.Sprintf("v1:%x", sha256.Sum256([]byte(canonical)))
 	require.Equal(t, want,
 		hashOf(t, "email", `{"id":"order-7","payload":{"to":"a@example.com","n":1.0,"ok":[true,"\u0007"],"null":null},"delay":"5s","labels":{"b":"\u003c\u00e9>","a":"\"1\\"}}`))
@@ -36,6 +36,7 @@ func TestHashOfTheSameSubmission(t *testing.T) {
 	for name, body := range map[string]string{
 		"other order":   `{"delay":"5s","payload":{"y":[1.50,"é"],"x":1},"id":"a"}`,
 		"white space":   "{ \"id\" : \"a\",\n\"payload\":{\"x\":1, \"y\":[1.50, \"é\"]},\"delay\":\"5s\"}",
+		"no id":         `{"payload":{"x":1,"y":[1.50,"é"]},"delay":"5s"}`,
 		"other escapes": `{"id":"\u0061","payload":{"x":1,"y":[1.50,"\u00e9"]},"delay":"5s"}`,
 	} {
 		require.Equal(t, want, hashOf(t, "email", body), name)
