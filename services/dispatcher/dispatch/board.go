@@ -18,7 +18,7 @@ const (
 type board struct {
 	clock   Clock
 	horizon time.Duration
-	out     func([]Signal) // takes signals in the order of the calls, without waiting
+	out     func([]signal) // takes signals in the order of the calls, without waiting
 	metrics *Metrics
 
 	mu      sync.Mutex
@@ -29,8 +29,8 @@ type board struct {
 	timers  *timers
 	rung    chan struct{} // the earliest timer has changed
 	exits   exits         // of the sweep and the walk
-	signal  uint64
-	walked  bool // everything due was looked at once since the stream is open
+	number  uint64        // of the newest signal
+	walked  bool          // everything due was looked at once since the stream is open
 	queue   []*lane
 	refills chan struct{} // there is something in the queue
 	paused  map[*lane]time.Time
@@ -46,7 +46,7 @@ type gate struct {
 	err      error
 }
 
-func newBoard(clock Clock, horizon time.Duration, metrics *Metrics, out func([]Signal)) *board {
+func newBoard(clock Clock, horizon time.Duration, metrics *Metrics, out func([]signal)) *board {
 	return &board{
 		clock: clock, horizon: horizon, out: out, metrics: metrics,
 		lanes: make(map[Lane]*lane), flying: make(map[string]*flight), types: make(map[string]*runs),

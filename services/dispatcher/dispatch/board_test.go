@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // newTestBoard is a board whose signals are collected and taken for arrived.
 func newTestBoard(m *memory) *board {
 	b := newBoard(m, 5*time.Second, newMetrics(prometheus.NewRegistry(), func() (a, b, c, d int) { return }), nil)
-	b.out = func(s []Signal) { m.Publish(nil, s) }
+	b.out = func(s []signal) { m.accept(s) }
 	return b
 }
 
@@ -79,7 +80,7 @@ func TestABatchIsSignalledInTheOrderOfTheLane(t *testing.T) {
 	})
 	require.Equal(t, []string{"a0", "a", "b", "c"}, m.ids())
 	for _, s := range m.signals {
-		require.Len(t, s.Tasks, 1, "nothing is known of their run time")
+		require.Len(t, s.tasks, 1, "nothing is known of their run time")
 	}
 }
 
@@ -133,7 +134,7 @@ func TestBurstsOfShortTasksShareSignals(t *testing.T) {
 	b.observe(batch)
 	var sizes []int
 	for _, s := range m.signals {
-		sizes = append(sizes, len(s.Tasks))
+		sizes = append(sizes, len(s.tasks))
 	}
 	require.Equal(t, []int{50, 50, 20}, sizes, "one slot starts 50 tasks of 2 ms in 100 ms")
 	b.slots(map[string]int{"email": 100})
@@ -142,7 +143,7 @@ func TestBurstsOfShortTasksShareSignals(t *testing.T) {
 		batch[i] = observed(fmt.Sprint("b", i), 1, "", task.Pending, 5, now, now.Add(-time.Second))
 	}
 	b.observe(batch)
-	require.Len(t, m.signals[0].Tasks, 64)
+	require.Len(t, m.signals[0].tasks, 64)
 }
 
 func TestWhatMovesInFlight(t *testing.T) {
@@ -206,8 +207,8 @@ func TestARefusedSignalWaitsInTheDatabase(t *testing.T) {
 			observed("b", 1, "", task.Pending, 1, now, now.Add(-time.Second)),
 		})
 		signals := m.taken()
-		b.published(signals, []error{fmt.Errorf("publish: %w", ErrRefused), nil})
-		refused, fine := b.lanes[signals[0].Lane], b.lanes[signals[1].Lane]
+		b.published(signals, []error{fmt.Errorf("publish: %w", events.ErrFull), nil})
+		refused, fine := b.lanes[signals[0].lane], b.lanes[signals[1].lane]
 		require.True(t, refused.backlog)
 		require.Zero(t, refused.held)
 		require.False(t, refused.refilling, "not at once")
@@ -274,7 +275,7 @@ func TestIdleLanesAreForgotten(t *testing.T) {
 
 func BenchmarkObserve(b *testing.B) {
 	m := newMemory()
-	board := newBoard(m, 5*time.Second, newMetrics(prometheus.NewRegistry(), func() (a, b, c, d int) { return }), func([]Signal) {})
+	board := newBoard(m, 5*time.Second, newMetrics(prometheus.NewRegistry(), func() (a, b, c, d int) { return }), func([]signal) {})
 	now := time.Now()
 	b.ReportAllocs()
 	i := 0

@@ -65,7 +65,7 @@ func New(opt Options) (*Dispatcher, error) {
 func (d *Dispatcher) Lead(ctx context.Context, lease task.Lease) error {
 	until := ctx
 	log, store := d.opt.Log.With("epoch", lease.Epoch), d.opt.Store
-	out := newOutbox(d.opt.Bus)
+	out := newOutbox(d.opt.Bus, lease.Epoch)
 	b := newBoard(store, d.opt.Horizon, d.metrics, out.add)
 	out.done = b.published
 	d.board.Store(b)

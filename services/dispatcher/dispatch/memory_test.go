@@ -2,10 +2,12 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // memory is a store and a bus for tests of the logic alone, where time is the test's (testing/synctest). What the real
@@ -34,11 +37,10 @@ type memory struct {
 	reads   int
 	hasRead func(task.Window) // after a read of a lane, before its result is handed over
 
-	signals  []Signal
-	publish  func(Signal) error
-	stored   map[Lane]int
-	noBody   map[Lane]bool
-	inspects int
+	signals []signal
+	publish func(signal) error
+	stored  map[Lane]int
+	noBody  map[Lane]bool
 }
 
 func newMemory() *memory {
@@ -95,7 +97,7 @@ func (m *memory) claim(id string, quiet bool) bool {
 func (m *memory) work(quiet bool) []string {
 	var ids []string
 	for _, s := range m.taken() {
-		for _, t := range s.Tasks {
+		for _, t := range s.tasks {
 			if m.claim(t.ID, quiet) {
 				ids = append(ids, t.ID)
 			}
@@ -111,7 +113,7 @@ func (m *memory) workSome(n int, quiet bool) (ids []string) {
 	some := m.signals[:n:n]
 	m.signals = m.signals[n:]
 	for _, s := range some {
-		m.stored[s.Lane]--
+		m.stored[s.lane]--
 	}
 	m.mu.Unlock()
 	for _, id := range idsOf(some) {
@@ -123,7 +125,7 @@ func (m *memory) workSome(n int, quiet bool) (ids []string) {
 }
 
 // taken empties the bus.
-func (m *memory) taken() []Signal {
+func (m *memory) taken() []signal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	taken := m.signals
@@ -243,7 +245,20 @@ func (s *memoryStream) Token() []byte {
 
 func (s *memoryStream) Close() {}
 
-func (m *memory) Publish(_ context.Context, signals []Signal) []error {
+func (m *memory) Publish(_ context.Context, msgs []events.Msg) []error {
+	signals := make([]signal, len(msgs))
+	for i, msg := range msgs {
+		part := strings.Split(msg.Subject, ".")
+		var body events.Signal
+		if err := json.Unmarshal(msg.Data, &body); err != nil {
+			panic(err)
+		}
+		signals[i] = signal{lane: Lane{part[2], part[3], task.Lane(part[4])}, tasks: body.Tasks}
+	}
+	return m.accept(signals)
+}
+
+func (m *memory) accept(signals []signal) []error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	errs := make([]error, len(signals))
@@ -253,17 +268,17 @@ func (m *memory) Publish(_ context.Context, signals []Signal) []error {
 		}
 		if errs[i] == nil {
 			m.signals = append(m.signals, s)
-			m.stored[s.Lane]++
+			m.stored[s.lane]++
 		}
 	}
 	return errs
 }
 
-func (m *memory) Inspect(_ context.Context, l Lane) (LaneInfo, error) {
+func (m *memory) LaneInfo(_ context.Context, taskType, channel string, lane task.Lane) (events.LaneInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.inspects++
-	return LaneInfo{Consumer: !m.noBody[l], Stored: m.stored[l]}, nil
+	l := Lane{taskType, channel, lane}
+	return events.LaneInfo{Exists: !m.noBody[l], Pending: uint64(m.stored[l])}, nil
 }
 
 // ids are the tasks of all signals in the bus, in order.
@@ -273,10 +288,10 @@ func (m *memory) ids() []string {
 	return idsOf(m.signals)
 }
 
-func idsOf(signals []Signal) []string {
+func idsOf(signals []signal) []string {
 	var ids []string
 	for _, s := range signals {
-		for _, t := range s.Tasks {
+		for _, t := range s.tasks {
 			ids = append(ids, t.ID)
 		}
 	}

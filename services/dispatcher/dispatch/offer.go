@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // offer is a due task that may be signalled now.
@@ -81,10 +82,10 @@ func (b *board) send(l *lane, ids []task.Candidate, now time.Time) {
 	size, _ := b.size(l.key.Type)
 	signals := group(nil, l.key, ids, size)
 	for i := range signals {
-		b.signal++
-		signals[i].number = b.signal
-		for _, t := range signals[i].Tasks {
-			b.flying[t.ID] = &flight{lane: l, seq: t.Seq, signal: b.signal, sentAt: now}
+		b.number++
+		signals[i].number = b.number
+		for _, t := range signals[i].tasks {
+			b.flying[t.ID] = &flight{lane: l, seq: t.Seq, signal: b.number, sentAt: now}
 		}
 	}
 	l.held += len(ids)
@@ -156,7 +157,7 @@ func (b *board) nudge() (time.Duration, bool) {
 }
 
 // published takes in what became of signals: acknowledged, refused or failed. The ids of the last two wait in the database.
-func (b *board) published(signals []Signal, errs []error) {
+func (b *board) published(signals []signal, errs []error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -168,7 +169,7 @@ func (b *board) published(signals []Signal, errs []error) {
 			b.arrived(s)
 			continue
 		}
-		if errors.Is(errs[i], ErrRefused) {
+		if errors.Is(errs[i], events.ErrFull) {
 			sent++ // the bus is there
 			b.metrics.refused.Inc()
 		} else {
@@ -184,28 +185,28 @@ func (b *board) published(signals []Signal, errs []error) {
 		b.bus = gate{until: now.Add(backoff(b.bus.failures)), failures: b.bus.failures + 1, failedAt: now, err: failed}
 	}
 	for i := range signals {
-		if l := b.lanes[signals[i].Lane]; l != nil && errs[i] != nil {
+		if l := b.lanes[signals[i].lane]; l != nil && errs[i] != nil {
 			b.wake(l, now)
 		}
 	}
 }
 
-func (b *board) arrived(s *Signal) {
-	for _, t := range s.Tasks {
+func (b *board) arrived(s *signal) {
+	for _, t := range s.tasks {
 		if f := b.flying[t.ID]; f != nil && f.signal == s.number {
 			f.acked = true
 		}
 	}
-	if l := b.lanes[s.Lane]; l != nil {
+	if l := b.lanes[s.lane]; l != nil {
 		l.failures, l.notBefore = 0, time.Time{}
 		l.signals.Inc()
-		l.ids.Add(float64(len(s.Tasks)))
+		l.ids.Add(float64(len(s.tasks)))
 	}
 }
 
-func (b *board) bounced(s *Signal, now time.Time) {
-	l := b.lanes[s.Lane]
-	for _, t := range s.Tasks {
+func (b *board) bounced(s *signal, now time.Time) {
+	l := b.lanes[s.lane]
+	for _, t := range s.tasks {
 		if f := b.flying[t.ID]; f != nil && f.signal == s.number {
 			delete(b.flying, t.ID)
 			f.lane.held--

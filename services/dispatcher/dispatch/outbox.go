@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 const (
@@ -15,11 +17,12 @@ const (
 // next one: at low load each signal leaves at once, under load they share round trips. Its length is bounded by the lanes'
 // depths.
 type outbox struct {
-	bus  Bus
-	done func([]Signal, []error)
+	bus   Bus
+	epoch int64
+	done  func([]signal, []error)
 
 	mu      sync.Mutex
-	signals []Signal
+	signals []signal
 	added   uint64 // signals ever added
 	sent    uint64 // signals ever acknowledged, refused or failed
 	kick    chan struct{}
@@ -34,9 +37,11 @@ type mark struct {
 	after  uint64
 }
 
-func newOutbox(bus Bus) *outbox { return &outbox{bus: bus, kick: make(chan struct{}, 1)} }
+func newOutbox(bus Bus, epoch int64) *outbox {
+	return &outbox{bus: bus, epoch: epoch, kick: make(chan struct{}, 1)}
+}
 
-func (o *outbox) add(signals []Signal) {
+func (o *outbox) add(signals []signal) {
 	o.mu.Lock()
 	o.signals = append(o.signals, signals...)
 	o.added += uint64(len(signals))
@@ -79,9 +84,13 @@ func (o *outbox) run(ctx context.Context) error {
 	}
 }
 
-func (o *outbox) publish(ctx context.Context, batch []Signal) {
+func (o *outbox) publish(ctx context.Context, batch []signal) {
+	msgs := make([]events.Msg, len(batch))
+	for i := range batch {
+		msgs[i] = batch[i].message(o.epoch)
+	}
 	publishing, cancel := context.WithTimeout(ctx, publishTimeout)
-	errs := o.bus.Publish(publishing, batch)
+	errs := o.bus.Publish(publishing, msgs)
 	cancel()
 	if ctx.Err() != nil {
 		return // the term is over: nobody asks any more
@@ -98,7 +107,7 @@ func (o *outbox) publish(ctx context.Context, batch []Signal) {
 	o.marks = o.marks[n:]
 }
 
-func (o *outbox) take() []Signal {
+func (o *outbox) take() []signal {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := min(len(o.signals), publishLimit)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 func TestMeterCountsOneSecond(t *testing.T) {
@@ -117,21 +118,33 @@ func TestTimersFollowTheNewestReading(t *testing.T) {
 	require.Empty(t, timers.due(day, 10))
 }
 
+var anySignal = signal{lane: emailLane(task.Normal)}
+
+func TestASignalAsItTravels(t *testing.T) {
+	s := signal{lane: emailLane(task.High), number: 12, tasks: []events.SignalTask{{ID: "a", Seq: 3, Attempt: 1, At: day.UnixMilli()}}}
+	msg := s.message(7)
+	require.Equal(t, "ax.work.email.stable.high", msg.Subject)
+	require.JSONEq(t, `{"tasks":[{"id":"a","seq":3,"attempt":1,"at":1903824000000}]}`, string(msg.Data))
+	require.Empty(t, msg.ID, "no deduplication")
+	meta := events.MetaOf(msg.Header)
+	require.Equal(t, events.Meta{ID: "7-12", Source: "/ax/dispatcher", Type: events.TypeTaskSignalled}, meta)
+}
+
 func TestOutboxReachesAMarkOnceAllBeforeItWasAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		hold := make(chan struct{})
-		m.publish = func(Signal) error { <-hold; return nil }
-		o := newOutbox(m)
-		o.done = func([]Signal, []error) {}
+		m.publish = func(signal) error { <-hold; return nil }
+		o := newOutbox(m, 7)
+		o.done = func([]signal, []error) {}
 		go func() { _ = o.run(t.Context()) }()
 
 		o.mark([]byte("idle"), 0)
 		require.Equal(t, "idle", string(o.place().token), "nothing to wait for")
-		o.add([]Signal{{}})
+		o.add([]signal{anySignal})
 		synctest.Wait()
 		o.mark([]byte("one"), 1)
-		o.add([]Signal{{}, {}})
+		o.add([]signal{anySignal, anySignal})
 		o.mark([]byte("two"), 2)
 		o.mark([]byte("three"), 3)
 		require.Equal(t, "idle", string(o.place().token))
@@ -164,9 +177,9 @@ func TestLostSignals(t *testing.T) {
 	}
 	busy := &lane{startedAt: now.Add(-time.Second), wait: average{value: 3 * time.Second, known: true}}
 	stuck := &lane{startedAt: now.Add(-5 * time.Minute), wait: average{value: 3 * time.Second, known: true}}
-	there := verdict{info: LaneInfo{Consumer: true, Stored: 5}, asked: now, age: time.Second}
-	empty := verdict{info: LaneInfo{Consumer: true}, asked: now, age: time.Second}
-	alone := verdict{info: LaneInfo{Stored: 5}, asked: now, age: time.Second}
+	there := verdict{info: events.LaneInfo{Exists: true, Pending: 3, AckPending: 2}, asked: now, age: time.Second}
+	empty := verdict{info: events.LaneInfo{Exists: true}, asked: now, age: time.Second}
+	alone := verdict{info: events.LaneInfo{}, asked: now, age: time.Second}
 
 	require.False(t, sent(15*time.Second, busy).lost(there, now), "within 10 s + twice the wait")
 	require.True(t, sent(17*time.Second, busy).lost(there, now))

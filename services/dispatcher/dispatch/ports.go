@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/task"
@@ -59,17 +58,13 @@ type Store interface {
 	Roster
 }
 
-// ErrRefused is what the bus answers for a signal that its stream has no room for. It is no fault: the task waits in the
-// database.
-var ErrRefused = errors.New("signal refused: the lane is full")
-
 // Bus carries signals.
 type Bus interface {
-	// Publish sends all signals in one go, in their order, and waits until each was acknowledged, refused ([ErrRefused]) or
-	// failed. The answer has one error, or nil, for each signal.
-	Publish(ctx context.Context, signals []Signal) []error
-	// Inspect asks what of a lane's signals is still there.
-	Inspect(ctx context.Context, lane Lane) (LaneInfo, error)
+	// Publish sends all messages in one go, in their order, and waits until each was stored (nil), refused ([events.ErrFull])
+	// or failed. The answer has one error, or nil, for each message.
+	Publish(ctx context.Context, msgs []events.Msg) []error
+	// LaneInfo asks what of a lane's signals is still there.
+	LaneInfo(ctx context.Context, taskType, channel string, lane task.Lane) (events.LaneInfo, error)
 }
 
 // Lane names what one consumer of workers serves.
@@ -80,20 +75,3 @@ type Lane struct {
 }
 
 func (l Lane) String() string { return l.Type + "." + l.Channel + "." + string(l.Lane) }
-
-// Signal tells the workers of a lane to have a look at some tasks.
-type Signal struct {
-	Lane  Lane
-	Tasks []events.SignalTask
-
-	number uint64 // rises with each signal of a term
-}
-
-// LaneInfo is what the bus holds of a lane.
-type LaneInfo struct {
-	Consumer bool // workers have made the lane's consumer
-	Stored   int  // signals in the stream that are not acknowledged, delivered or not
-}
-
-// Empty reports that nothing of the lane is left: what was signalled has been looked at, or was lost.
-func (i LaneInfo) Empty() bool { return i.Stored == 0 }

@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 const (
-	reviewLanes    = 128 // lanes asked about in one turn
-	inspectTimeout = 2 * time.Second
+	reviewLanes = 128 // lanes asked about in one turn
+	infoTimeout = 2 * time.Second
 
 	// signalAge is how long AX_WORK keeps a signal. After it nothing of it can be left, whoever listens.
 	signalAge = 10 * time.Minute
@@ -54,8 +56,8 @@ func (r *reviewer) turn(ctx context.Context, age time.Duration, streaming bool) 
 	for _, l := range lanes {
 		r.after = l.number
 		asked := time.Now()
-		asking, cancel := context.WithTimeout(ctx, inspectTimeout)
-		info, err := r.bus.Inspect(asking, l.key)
+		asking, cancel := context.WithTimeout(ctx, infoTimeout)
+		info, err := r.bus.LaneInfo(asking, l.key.Type, l.key.Channel, l.key.Lane)
 		cancel()
 		if err != nil {
 			failed = err
@@ -69,11 +71,14 @@ func (r *reviewer) turn(ctx context.Context, age time.Duration, streaming bool) 
 
 // verdict is what the bus said of a lane, and when it was asked.
 type verdict struct {
-	info  LaneInfo
+	info  events.LaneInfo
 	asked time.Time
 	age   time.Duration // younger signals are left alone
 	from  uint64        // without a stream: signals below this number were looked at
 }
+
+// left is how many of the lane's signals the bus still holds.
+func (v verdict) left() int { return int(v.info.Pending + v.info.AckPending) }
 
 // aged returns lanes that have ids in flight for longer than age, up to limit, beginning behind the lane numbered after.
 func (b *board) aged(age time.Duration, after, limit int) []*lane {
@@ -147,9 +152,9 @@ func (f *flight) lost(v verdict, now time.Time) bool {
 	switch {
 	case age > signalAge:
 		return true
-	case v.info.Empty():
+	case v.info.Exists && v.left() == 0:
 		return v.asked.Sub(f.sentAt) >= v.age && f.sentAt.Before(v.asked)
-	case !v.info.Consumer:
+	case !v.info.Exists:
 		return false // nobody listens: repeats would only fill the stream
 	}
 	// While nothing starts the lane's wait is at least as long as that lasts: its workers are busy.
@@ -173,7 +178,7 @@ func (b *board) lookedAt(verdicts map[*lane]verdict) {
 		slices.Sort(list)
 		list = slices.Compact(list)
 		v := verdicts[l]
-		if left := v.info.Stored; left < len(list) {
+		if left := v.left(); v.info.Exists && left < len(list) {
 			v.from = list[len(list)-1] + 1
 			if left > 0 {
 				v.from = list[len(list)-left]

@@ -176,10 +176,7 @@ func TestALaneWithoutAConsumerGetsOneDepthAndNoRepeats(t *testing.T) {
 		}
 		time.Sleep(9 * time.Minute)
 		require.LessOrEqual(t, len(m.ids()), baseDepth+fewBeyond)
-		m.taken() // the stream has let go of them
-		m.mu.Lock()
-		m.stored[emailLane(task.Normal)] = 1 // of somebody else's
-		m.mu.Unlock()
+		m.taken() // the stream will have let go of them
 		time.Sleep(2 * time.Minute)
 		require.NotEmpty(t, m.ids(), "they are too old to be there still")
 		require.NoError(t, stop())
@@ -248,7 +245,7 @@ func TestTheBusIsAwayForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		tries := 0
-		m.publish = func(Signal) error { tries++; return errAway }
+		m.publish = func(signal) error { tries++; return errAway }
 		d, stop := m.lead(t, 1)
 		for i := range 500 {
 			m.insert(fmt.Sprint(i), i%10, time.Now().Add(-time.Second), false)
