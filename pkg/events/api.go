@@ -116,7 +116,7 @@ type Task struct {
 	Seq               int64             `json:"seq"`
 }
 
-// StatsReply counts what can be counted cheaply, per type and state, up to Limit each ("at least" then).
+// StatsReply tells how the system fares, as far as that can be told cheaply.
 type StatsReply struct {
 	Workers []Worker `json:"workers"`
 	// Backlog is the age in seconds of the oldest due task that nobody took; 0 when there is none.
@@ -154,7 +154,13 @@ type ScheduleRequest struct {
 	Name string `json:"name"`
 }
 
-// ScheduleList is the reply of ax.api.schedule.list.
+// ScheduleListRequest asks for schedules in the order of their names. After is the name of the last one of the page before.
+type ScheduleListRequest struct {
+	After string `json:"after,omitempty"`
+}
+
+// ScheduleList is one page of schedules: as many as fit into a message.
 type ScheduleList struct {
 	Schedules []Schedule `json:"schedules"`
+	Next      string     `json:"next,omitempty"` // pass as After for the next page; empty on the last
 }
