@@ -46,6 +46,21 @@ func WorkConsumer(taskType, channel, lane string) string {
 	return "w_" + taskType + "_" + channel + "_" + lane
 }
 
+// Answerable reports whether answers may be sent to a subject that a message names in its header Ax-Reply-To: a plain one,
+// without wildcards and white space, that belongs neither to ax nor to NATS. Else a message could make ax publish into its
+// own streams, or ask the server to delete them.
+func Answerable(subject string) bool {
+	if len(subject) > 255 || subject == "ax" || strings.HasPrefix(subject, "ax.") || strings.HasPrefix(subject, "$") {
+		return false
+	}
+	for token := range strings.SplitSeq(subject, ".") {
+		if token == "" || strings.ContainsAny(token, "*>") || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return false
+		}
+	}
+	return true
+}
+
 // Headers.
 const (
 	HeaderMsgID       = "Nats-Msg-Id"
