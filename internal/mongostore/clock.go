@@ -35,9 +35,10 @@ type greeting struct {
 // clock estimates the server's time from an anchor on the monotonic clock. It never looks at the wall clock: started carries a
 // monotonic reading, and only differences to it are used.
 type clock struct {
-	ask     func(context.Context) (greeting, error)
-	log     *slog.Logger
-	started time.Time
+	ask          func(context.Context) (greeting, error)
+	log          *slog.Logger
+	started      time.Time
+	every, retry time.Duration // between two questions
 
 	mu       sync.Mutex
 	known    bool
@@ -49,7 +50,7 @@ type clock struct {
 }
 
 func newClock(ask func(context.Context) (greeting, error), log *slog.Logger) *clock {
-	return &clock{ask: ask, log: log, started: time.Now()}
+	return &clock{ask: ask, log: log, started: time.Now(), every: refreshEvery, retry: refreshRetry}
 }
 
 func (c *clock) mono() time.Duration { return time.Since(c.started) }
@@ -110,7 +111,7 @@ func (c *clock) stop() {
 }
 
 func (c *clock) refresh(ctx context.Context) {
-	wait := refreshEvery
+	wait := c.every
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,8 +121,8 @@ func (c *clock) refresh(ctx context.Context) {
 		asked, cancel := context.WithTimeout(ctx, refreshTimeout)
 		g, err := c.ask(asked)
 		cancel()
-		if wait = refreshEvery; err != nil {
-			wait = refreshRetry
+		if wait = c.every; err != nil {
+			wait = c.retry
 			continue
 		}
 		c.observe(g)

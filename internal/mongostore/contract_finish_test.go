@@ -279,12 +279,14 @@ func TestFinishCutShortByItsCaller(t *testing.T) {
 
 func TestFinishRejectsResults(t *testing.T) {
 	s := openStore(t)
-	tasks := claimTasks(t, s, insertTasks(t, s, 3)...)
-	large, broken, full := outcomeOf(tasks[0], task.Succeeded), outcomeOf(tasks[1], task.Succeeded), outcomeOf(tasks[2], task.Succeeded)
+	tasks := claimTasks(t, s, insertTasks(t, s, 4)...)
+	large, broken, full, latin := outcomeOf(tasks[0], task.Succeeded), outcomeOf(tasks[1], task.Succeeded),
+		outcomeOf(tasks[2], task.Succeeded), outcomeOf(tasks[3], task.Succeeded)
+	latin.Result = json.RawMessage("\"\xe9\"")
 	large.Result = json.RawMessage(`"` + strings.Repeat("x", task.MaxResult-1) + `"`)
 	broken.Result = json.RawMessage(`{"a":`)
 	full.Result = json.RawMessage(`"` + strings.Repeat("$", task.MaxResult-2) + `"`)
-	for _, err := range finish(t, s, large, broken, full) {
+	for _, err := range finish(t, s, large, broken, full, latin) {
 		require.NoError(t, err)
 	}
 	for i, message := range []string{"524289 bytes", "not JSON"} {
@@ -296,6 +298,7 @@ func TestFinishRejectsResults(t *testing.T) {
 		require.Nil(t, got.Result)
 	}
 	require.Equal(t, full.Result, getTask(t, s, tasks[2].ID).Result)
+	require.Contains(t, getTask(t, s, tasks[3].ID).LastError.Message, "not JSON")
 }
 
 func TestFinishNeedsTheTaskOfAFailedAttempt(t *testing.T) {

@@ -5,15 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/ax-scheduler/ax/internal/task"
 )
@@ -153,45 +150,6 @@ func TestInsertSplitsByCountAndBytes(t *testing.T) {
 	require.GreaterOrEqual(t, sizes.count(), 3)
 	require.LessOrEqual(t, sizes.largest(), maxBatchBytes+64<<10)
 	require.Equal(t, json.RawMessage(payload), getTask(t, s, big[39].ID).Payload)
-}
-
-// commandSizes records how often a command is sent and how large it is.
-type commandSizes struct {
-	name  string
-	mu    sync.Mutex
-	sizes []int
-}
-
-func (c *commandSizes) watch(o *options.ClientOptions) {
-	o.SetMonitor(&event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
-		if e.CommandName == c.name {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.sizes = append(c.sizes, len(e.Command))
-		}
-	}})
-}
-
-func (c *commandSizes) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.sizes)
-}
-
-func (c *commandSizes) largest() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	largest := 0
-	for _, n := range c.sizes {
-		largest = max(largest, n)
-	}
-	return largest
-}
-
-func (c *commandSizes) reset() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sizes = nil
 }
 
 // The reply of an insert is lost: the driver sends it again and is told that all is stored already.

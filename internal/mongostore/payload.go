@@ -25,7 +25,9 @@ func appendPayload(dst []byte, payload json.RawMessage) []byte {
 	if out, ok := appendExact(dst, payload); ok {
 		return out
 	}
-	return bsoncore.AppendStringElement(dst, "payloadRaw", string(payload))
+	// Broken UTF-8 is refused at every door. Should it come here all the same, it must not make the server refuse the other
+	// tasks of the command.
+	return bsoncore.AppendStringElement(dst, "payloadRaw", strings.ToValidUTF8(string(payload), "\uFFFD"))
 }
 
 // appendExact reads the JSON once and writes BSON as it goes. It gives up (false) at the first thing that would not come back
@@ -141,8 +143,14 @@ func appendExactNumber(dst []byte, key, text string) ([]byte, bool) {
 	return bsoncore.AppendDoubleElement(dst, key, f), true
 }
 
-// appendFloat writes the shortest decimal that reads back as f.
-func appendFloat(dst []byte, f float64) []byte { return strconv.AppendFloat(dst, f, 'g', -1, 64) }
+// appendFloat writes the shortest decimal that reads back as f, with an exponent only where most JSON writers use one.
+func appendFloat(dst []byte, f float64) []byte {
+	format := byte('f')
+	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(dst, f, format, -1, 64)
+}
 
 // payloadJSON is the reverse of appendExact. Only the types that appendExact writes can occur.
 func payloadJSON(v bsoncore.Value) json.RawMessage {

@@ -16,7 +16,7 @@ func (s *Store) Progress(ctx context.Context, o task.Owned, progress json.RawMes
 	if len(progress) > task.MaxProgress {
 		return fmt.Errorf("progress: %d bytes of JSON, at most %d", len(progress), task.MaxProgress)
 	}
-	if !json.Valid(progress) {
+	if !validJSON(progress) {
 		return fmt.Errorf("progress: not JSON")
 	}
 	// The guard keeps a worker that lost its lease from writing into another execution. A plain $set evaluates nothing.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -83,11 +84,14 @@ func refuseResult(result json.RawMessage) *task.Error {
 	case len(result) > task.MaxResult:
 		return &task.Error{Cause: task.ReasonRejectedResult,
 			Message: fmt.Sprintf("the result is %d bytes of JSON; at most %d are stored", len(result), task.MaxResult)}
-	case result != nil && !json.Valid(result):
+	case result != nil && !validJSON(result):
 		return &task.Error{Cause: task.ReasonRejectedResult, Message: "the result is not JSON"}
 	}
 	return nil
 }
+
+// validJSON also asks for UTF-8, which the JSON reader lets pass and the server does not.
+func validJSON(text []byte) bool { return json.Valid(text) && utf8.Valid(text) }
 
 // groupReports puts together what one command can write, within the bounds of a command.
 func groupReports(outcomes []task.Outcome) ([][]*report, error) {

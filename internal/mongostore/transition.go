@@ -157,5 +157,5 @@ func mover(kind, name string) string {
 	if name == "" {
 		return kind
 	}
-	return kind + "/" + strings.ReplaceAll(name, "|", "/")
+	return kind + "/" + strings.ReplaceAll(cut(name, task.MaxBy), "|", "/")
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
@@ -62,4 +64,76 @@ func (c *cutConn) Read(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	return n, err
+}
+
+// commandSizes records how often a command is sent and how large it is.
+type commandSizes struct {
+	name  string
+	mu    sync.Mutex
+	sizes []int
+}
+
+func (c *commandSizes) watch(o *options.ClientOptions) {
+	o.SetMonitor(&event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		if e.CommandName == c.name {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.sizes = append(c.sizes, len(e.Command))
+		}
+	}})
+}
+
+func (c *commandSizes) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sizes)
+}
+
+func (c *commandSizes) largest() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	largest := 0
+	for _, n := range c.sizes {
+		largest = max(largest, n)
+	}
+	return largest
+}
+
+func (c *commandSizes) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sizes = nil
+}
+
+// concernWatch remembers the write concern of the newest command of each name.
+type concernWatch struct {
+	mu   sync.Mutex
+	seen map[string]any
+}
+
+func (c *concernWatch) watch(o *options.ClientOptions) {
+	o.SetMonitor(&event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		var concern struct {
+			WriteConcern struct{ W any } `bson:"writeConcern"`
+		}
+		if bson.Unmarshal(e.Command, &concern) != nil {
+			return
+		}
+		w := concern.WriteConcern.W
+		if n, ok := w.(int32); ok {
+			w = int64(n)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.seen == nil {
+			c.seen = make(map[string]any)
+		}
+		c.seen[e.CommandName] = w
+	}})
+}
+
+func (c *concernWatch) of(command string) any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen[command]
 }
