@@ -16,9 +16,9 @@ type echo struct {
 	WorkflowID string            `json:"workflowId"`
 }
 
-// message makes the event of one change. Everything in it comes from the change itself, so that a copy made later, from the
+// eventOf makes the event of one change. Everything in it comes from the change itself, so that a copy made later, from the
 // stream or from history, says the same.
-func message(o task.Observed) (events.Msg, error) {
+func eventOf(o task.Observed) (events.Msg, error) {
 	c := o.Change
 	e := events.Event{
 		ID: o.ID, Type: c.Type, Seq: c.Seq, From: string(c.From), State: string(c.To), Reason: string(c.Reason),

@@ -17,7 +17,7 @@ import (
 
 func TestEventSaysAllThatTheChangeSays(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 250_000_000, time.UTC)
-	msg, err := message(task.Observed{
+	msg, err := eventOf(task.Observed{
 		ID: "a:1", Error: &task.Error{Message: "timed <out>", Code: "smtp", Cause: task.ReasonTimeout, Stack: "secret"},
 		Change: task.Change{
 			Seq: 7, Type: "email", Channel: "stable", Priority: 2, From: task.Running, To: task.Pending, Reason: task.ReasonRetry,
@@ -39,7 +39,7 @@ func TestEventSaysAllThatTheChangeSays(t *testing.T) {
 func TestResultsTravelUpToTheirLimit(t *testing.T) {
 	for size, travels := range map[int]bool{10: true, events.MaxEventResult: true, events.MaxEventResult + 1: false, task.MaxResult: false} {
 		result := json.RawMessage(`"` + strings.Repeat("x", size-2) + `"`)
-		msg, err := message(task.Observed{ID: "a", Result: result, Change: task.Change{Seq: 3, Type: "email", To: task.Success}})
+		msg, err := eventOf(task.Observed{ID: "a", Result: result, Change: task.Change{Seq: 3, Type: "email", To: task.Success}})
 		require.NoError(t, err)
 		e, err := events.DecodeEvent(msg.Data)
 		require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestResultsTravelUpToTheirLimit(t *testing.T) {
 }
 
 func TestCancelRequestIsAnEventOfTheRunningTask(t *testing.T) {
-	msg, err := message(task.Observed{ID: "a", Change: task.Change{
+	msg, err := eventOf(task.Observed{ID: "a", Change: task.Change{
 		Seq: 3, Type: "email", From: task.Running, To: task.Running, Reason: task.ReasonCancelled, Claim: "c", Attempt: 1,
 	}})
 	require.NoError(t, err)

@@ -146,7 +146,7 @@ func (n *Notifier) publish(ctx context.Context, changes []task.Observed) error {
 // append adds the event of a change. One that cannot be written, which no store of ours makes, is left out and said: it must
 // not keep all others back.
 func (n *Notifier) append(msgs []events.Msg, o task.Observed) []events.Msg {
-	msg, err := message(o)
+	msg, err := eventOf(o)
 	if err != nil {
 		n.metrics.gaps.Inc()
 		n.log.Error("a change cannot be published", "task_id", o.ID, "err", err)
