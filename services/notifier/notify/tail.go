@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
@@ -156,21 +158,38 @@ func (n *Notifier) append(msgs []events.Msg, o task.Observed) []events.Msg {
 	return append(msgs, msg)
 }
 
+// buryParallel is how many failed tasks are read at a time.
+const buryParallel = 8
+
 // bury reads the tasks that failed and writes their dead letters. A failed task never changes again, so what is read is what
-// the event told.
+// the event told; the event itself does not tell whether a dead letter is wanted, nor of the earlier attempts.
 func (n *Notifier) bury(ctx context.Context, ids []string) error {
+	letters := make([]*task.DeadTask, len(ids))
+	reads, reading := errgroup.WithContext(ctx)
+	reads.SetLimit(buryParallel)
+	for i, id := range ids {
+		reads.Go(func() error {
+			t, err := n.store.Get(reading, id)
+			if errors.Is(err, task.ErrNotFound) {
+				n.log.Warn("a failed task is gone; it leaves no dead letter", "task_id", id)
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("read failed task: %w", err)
+			}
+			if d, ok := deadTask(t); ok {
+				letters[i] = &d
+			}
+			return nil
+		})
+	}
+	if err := reads.Wait(); err != nil {
+		return err
+	}
 	var dead []task.DeadTask
-	for _, id := range ids {
-		t, err := n.store.Get(ctx, id)
-		if errors.Is(err, task.ErrNotFound) {
-			n.log.Warn("a failed task is gone; it leaves no dead letter", "task_id", id)
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read failed task: %w", err)
-		}
-		if d, ok := deadTask(t); ok {
-			dead = append(dead, d)
+	for _, d := range letters {
+		if d != nil {
+			dead = append(dead, *d)
 		}
 	}
 	return n.writeDead(ctx, dead)

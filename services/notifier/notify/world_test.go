@@ -139,10 +139,10 @@ func (w *world) LoadCursor(context.Context, string) ([]byte, time.Time, error) {
 	return w.token, w.at, w.try("load cursor")
 }
 
-func (w *world) SaveCursor(_ context.Context, _ string, token []byte, at time.Time, epoch int64) error {
+func (w *world) SaveCursor(ctx context.Context, _ string, token []byte, at time.Time, epoch int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.try("save cursor"); err != nil {
+	if err := errors.Join(ctx.Err(), w.try("save cursor")); err != nil {
 		return err
 	}
 	if epoch < w.epoch {
@@ -273,10 +273,10 @@ func (w *world) Get(_ context.Context, id string) (*task.Task, error) {
 	return nil, task.ErrNotFound
 }
 
-func (w *world) UpsertDeadLetters(_ context.Context, dead []task.DeadTask) error {
+func (w *world) UpsertDeadLetters(ctx context.Context, dead []task.DeadTask) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.try("write dead letters"); err != nil {
+	if err := errors.Join(ctx.Err(), w.try("write dead letters")); err != nil {
 		return err
 	}
 	for _, d := range dead {
