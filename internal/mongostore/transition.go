@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -118,6 +119,9 @@ func (c *recordCache) of(m move) ([]byte, error) {
 }
 
 // Expressions.
+
+// epoch is earlier than any date that the store writes; it stands for one that is missing.
+var epoch = time.UnixMilli(0).UTC()
 
 // literal keeps a value from outside from being read as a field path or an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
