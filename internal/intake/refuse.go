@@ -17,7 +17,7 @@ func Refusal(err error) *events.Error {
 	}
 	if field, ok := errors.AsType[*task.FieldError](err); ok {
 		e := &events.Error{Code: events.CodeInvalid, Field: field.Field, Value: events.Shorten(field.Value), Allowed: field.Allowed, Message: field.Error()}
-		if field.Field == "payload" { // the domain looks at nothing but its size
+		if field.TooLarge {
 			e.Code = events.CodeTooLarge
 		}
 		return e

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +19,8 @@ func TestRefusal(t *testing.T) {
 		code, field string
 	}{
 		"field":     {fmt.Errorf("build: %w", &task.FieldError{Field: "timeout", Value: "x", Allowed: "y"}), events.CodeInvalid, "timeout"},
-		"size":      {&task.FieldError{Field: "payload", Value: "x", Allowed: "y"}, events.CodeTooLarge, "payload"},
+		"size":      {&task.FieldError{Field: "payload", Value: "x", Allowed: "y", TooLarge: true}, events.CodeTooLarge, "payload"},
+		"not UTF-8": {(&task.Task{ID: "a", Type: "a", MaxAttempts: 1, Timeout: time.Second, Payload: []byte("\"\xff\"")}).Validate(), events.CodeInvalid, "payload"},
 		"passed on": {fmt.Errorf("decode: %w", &events.Error{Code: "c", Field: "f", Message: "m"}), "c", "f"},
 		"not found": {fmt.Errorf("get: %w", task.ErrNotFound), events.CodeNotFound, "id"},
 		"conflict":  {task.ErrIDConflict, events.CodeIDConflict, "id"},

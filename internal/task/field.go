@@ -14,6 +14,8 @@ type FieldError struct {
 	Field   string // path in the submit body, e.g. "retry.base"
 	Value   string // what was given, shortened
 	Allowed string // what would be accepted, as a phrase
+	// TooLarge says that the value may be right but is over the limit of a message's size.
+	TooLarge bool
 }
 
 const shownValue = 64

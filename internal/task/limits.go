@@ -103,7 +103,7 @@ func (t *Task) Validate() error {
 	case t.Timeout < time.Millisecond || t.Timeout > MaxTimeout:
 		return &FieldError{Field: "timeout", Value: t.Timeout.String(), Allowed: "a duration from 1ms to 168h"}
 	case len(t.Payload) > MaxPayload:
-		return &FieldError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(t.Payload)), Allowed: fmt.Sprintf("at most %d bytes of JSON", MaxPayload)}
+		return &FieldError{Field: "payload", Value: fmt.Sprintf("%d bytes", len(t.Payload)), Allowed: fmt.Sprintf("at most %d bytes of JSON", MaxPayload), TooLarge: true}
 	case !utf8.Valid(t.Payload): // the JSON readers let it pass, the database does not
 		return &FieldError{Field: "payload", Value: strings.ToValidUTF8(string(t.Payload[:min(len(t.Payload), shownValue)]), "\uFFFD"), Allowed: "JSON in UTF-8"}
 	case t.OnExhausted != DeadLetter && t.OnExhausted != Ignore:
