@@ -54,7 +54,9 @@ var indexes = []index{
 	{TasksCollection, "concurrency", ascending("concurrencyKey"), has("concurrencyKey"), false},
 
 	{"unique_keys", "until", ascending("until"), nil, true},
-	{"once", "until", ascending("until"), nil, true},
+	{onceCollection, "until", ascending("until"), nil, true},
+	// Schedules whose next slot is due.
+	{schedulesCollection, "next", ascending("nextAt"), has("nextAt"), false},
 }
 
 // EnsureIndexes creates what is missing. It is safe to call from every process at every start.

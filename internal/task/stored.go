@@ -79,3 +79,10 @@ type WorkerInfo struct {
 	StartedAt time.Time
 	SeenAt    time.Time // its last beat, by the database's clock
 }
+
+// Once is the store's answer to an execution that asks for the right to do something once.
+type Once struct {
+	Done  bool            // it was done, here or elsewhere; Value is what came of it
+	Mine  bool            // the one who asked may do it now; neither Done nor Mine: another execution is at it
+	Value json.RawMessage // nil: none
+}

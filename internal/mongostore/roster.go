@@ -1,0 +1,94 @@
+package mongostore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/ax-scheduler/ax/internal/task"
+)
+
+const (
+	workersCollection = "workers"
+	maxWorkers        = 10_000
+)
+
+type workerDocument struct {
+	ID        string    `bson:"_id"`
+	Host      string    `bson:"host"`
+	PID       int       `bson:"pid"`
+	Channel   string    `bson:"channel"`
+	Types     []string  `bson:"types"`
+	Slots     int       `bson:"slots"`
+	Version   string    `bson:"version,omitempty"`
+	StartedAt time.Time `bson:"startedAt"`
+	SeenAt    time.Time `bson:"seenAt"`
+}
+
+// BeatWorker tells that a worker is alive, and what it is. It registers one that is not known, also one that was forgotten while
+// it could not be reached. StartedAt and SeenAt are the server's time.
+func (s *Store) BeatWorker(ctx context.Context, w task.WorkerInfo) error {
+	update := mongo.Pipeline{{{Key: "$set", Value: bson.D{
+		{Key: "host", Value: literal(w.Host)}, {Key: "pid", Value: w.PID}, {Key: "channel", Value: literal(w.Channel)},
+		{Key: "types", Value: literal(w.Types)}, {Key: "slots", Value: w.Slots}, {Key: "version", Value: literal(w.Version)},
+		{Key: "startedAt", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$startedAt", "$$NOW"}}}}, {Key: "seenAt", Value: "$$NOW"},
+	}}}}
+	_, err := s.hotDB.Collection(workersCollection).UpdateOne(ctx, bson.D{{Key: "_id", Value: w.ID}}, update, options.UpdateOne().SetUpsert(true))
+	if err != nil && !mongo.IsDuplicateKeyError(err) { // two beats made it at once: it is there
+		return fmt.Errorf("beat of worker %s: %w", w.ID, err)
+	}
+	return nil
+}
+
+// Workers returns the registered workers, at most 10,000.
+func (s *Store) Workers(ctx context.Context) ([]task.WorkerInfo, error) {
+	cursor, err := s.hotDB.Collection(workersCollection).Find(ctx, bson.D{}, options.Find().SetLimit(maxWorkers))
+	if err != nil {
+		return nil, fmt.Errorf("read workers: %w", err)
+	}
+	var docs []workerDocument
+	if err := cursor.All(ctx, &docs); err != nil {
+		return nil, fmt.Errorf("read workers: %w", err)
+	}
+	found := make([]task.WorkerInfo, len(docs))
+	for i, d := range docs {
+		found[i] = task.WorkerInfo{ID: d.ID, Host: d.Host, PID: d.PID, Channel: d.Channel, Types: d.Types, Slots: d.Slots,
+			Version: d.Version, StartedAt: utc(d.StartedAt), SeenAt: utc(d.SeenAt)}
+	}
+	return found, nil
+}
+
+// RemoveWorker forgets a worker unless it has beaten since it was read, and tells whether it did. A zero SeenAt forgets it in any
+// case: the worker itself says that it is gone.
+func (s *Store) RemoveWorker(ctx context.Context, read task.WorkerInfo) (bool, error) {
+	filter := bson.D{{Key: "_id", Value: read.ID}}
+	if !read.SeenAt.IsZero() {
+		filter = append(filter, bson.E{Key: "seenAt", Value: read.SeenAt})
+	}
+	result, err := s.hotDB.Collection(workersCollection).DeleteOne(ctx, filter)
+	if err != nil {
+		return false, fmt.Errorf("remove worker %s: %w", read.ID, err)
+	}
+	return result.DeletedCount == 1, nil
+}
+
+// Slots returns, for each task type that registered workers announced, the slots of the smallest of them.
+func (s *Store) Slots(ctx context.Context) (map[string]int, error) {
+	workers, err := s.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	smallest := make(map[string]int)
+	for _, w := range workers {
+		for _, t := range w.Types {
+			if n, ok := smallest[t]; !ok || w.Slots < n {
+				smallest[t] = w.Slots
+			}
+		}
+	}
+	return smallest, nil
+}
