@@ -41,7 +41,7 @@ func (s *saver) run(ctx context.Context) error {
 			continue
 		}
 		saving, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := s.store.SaveCursor(saving, CursorName, place.token, s.epoch)
+		err := s.store.SaveCursor(saving, CursorName, place.token, place.at, s.epoch)
 		cancel()
 		switch {
 		case err == nil:

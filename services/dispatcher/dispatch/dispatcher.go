@@ -107,13 +107,6 @@ func (d *Dispatcher) Ready(context.Context) error {
 	return nil
 }
 
-// SignalsLost tells that the bus has lost all signals, so that all lanes are fed again now. The review would find out too.
-func (d *Dispatcher) SignalsLost() {
-	if b := d.board.Load(); b != nil {
-		b.forget(false)
-	}
-}
-
 // attend keeps the board's picture of the workers fresh and its memory small.
 func (d *Dispatcher) attend(ctx context.Context) error {
 	b := d.board.Load()
@@ -121,10 +114,10 @@ func (d *Dispatcher) attend(ctx context.Context) error {
 	failing := false
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, slotsEvery/2)
-		slots, err := d.opt.Store.Slots(asking)
+		workers, err := d.opt.Store.Workers(asking)
 		cancel()
 		if err == nil {
-			b.slots(slots)
+			b.slots(smallest(workers))
 		} else if !failing && ctx.Err() == nil {
 			d.opt.Log.Warn("cannot look up the workers", "err", err)
 		}
@@ -136,6 +129,19 @@ func (d *Dispatcher) attend(ctx context.Context) error {
 		sleep(ctx, jittered(slotsEvery))
 	}
 	return nil
+}
+
+// smallest gives for each task type the slots of the worker that has the fewest.
+func smallest(workers []task.WorkerInfo) map[string]int {
+	slots := make(map[string]int)
+	for _, w := range workers {
+		for _, name := range w.Types {
+			if n, known := slots[name]; w.Slots > 0 && (!known || w.Slots < n) {
+				slots[name] = w.Slots
+			}
+		}
+	}
+	return slots
 }
 
 func (d *Dispatcher) counts() (flying, lanes, backlog, timers int) {

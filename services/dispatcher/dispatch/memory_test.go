@@ -32,7 +32,7 @@ type memory struct {
 	changes chan []task.Observed
 	open    error // what opening the stream answers
 	opens   int
-	slots   map[string]int
+	made    string // the stream of signals
 	readErr error
 	reads   int
 	hasRead func(task.Window) // after a read of a lane, before its result is handed over
@@ -45,7 +45,7 @@ type memory struct {
 
 func newMemory() *memory {
 	return &memory{
-		tasks: make(map[string]task.Candidate), changes: make(chan []task.Observed, 1_000),
+		tasks: make(map[string]task.Candidate), changes: make(chan []task.Observed, 1_000), made: "first",
 		stored: make(map[Lane]int), noBody: make(map[Lane]bool),
 	}
 }
@@ -204,7 +204,7 @@ func (m *memory) LoadCursor(context.Context, string) ([]byte, time.Time, error) 
 	return m.saved, time.Now(), nil
 }
 
-func (m *memory) SaveCursor(_ context.Context, _ string, token []byte, epoch int64) error {
+func (m *memory) SaveCursor(_ context.Context, _ string, token []byte, _ time.Time, epoch int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if epoch < m.epoch {
@@ -214,7 +214,13 @@ func (m *memory) SaveCursor(_ context.Context, _ string, token []byte, epoch int
 	return nil
 }
 
-func (m *memory) Slots(context.Context) (map[string]int, error) { return m.slots, nil }
+func (m *memory) Workers(context.Context) ([]task.WorkerInfo, error) { return nil, nil }
+
+func (m *memory) SignalStream(context.Context) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.made, nil
+}
 
 type memoryStream memory
 
@@ -274,10 +280,10 @@ func (m *memory) accept(signals []signal) []error {
 	return errs
 }
 
-func (m *memory) LaneInfo(_ context.Context, taskType, channel string, lane task.Lane) (events.LaneInfo, error) {
+func (m *memory) LaneInfo(_ context.Context, taskType, channel, lane string) (events.LaneInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := Lane{taskType, channel, lane}
+	l := Lane{taskType, channel, task.Lane(lane)}
 	return events.LaneInfo{Exists: !m.noBody[l], Pending: uint64(m.stored[l])}, nil
 }
 

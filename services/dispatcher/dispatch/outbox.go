@@ -33,7 +33,8 @@ type outbox struct {
 // mark is a place in the change stream, reached once all signals added before it have been answered for.
 type mark struct {
 	token  []byte
-	events int // changes handled since the term began
+	at     time.Time // of the newest change before it; zero: everything until now is before it
+	events int       // changes handled since the term began
 	after  uint64
 }
 
@@ -50,10 +51,10 @@ func (o *outbox) add(signals []signal) {
 }
 
 // mark notes a place in the stream behind all that was added.
-func (o *outbox) mark(token []byte, events int) {
+func (o *outbox) mark(m mark) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m := mark{token: token, events: events, after: o.added}
+	m.after = o.added
 	switch {
 	case o.sent >= o.added:
 		o.reached, o.marks = m, nil

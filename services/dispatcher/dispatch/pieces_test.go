@@ -80,6 +80,12 @@ func TestRunsAreBoundedAndLetGoOfLongOnes(t *testing.T) {
 	require.True(t, r.mean.known)
 }
 
+func TestTheSmallestWorkerCounts(t *testing.T) {
+	require.Equal(t, map[string]int{"a": 4, "b": 2}, smallest([]task.WorkerInfo{
+		{Types: []string{"a"}, Slots: 10}, {Types: []string{"a"}, Slots: 4}, {Types: []string{"b"}, Slots: 2}, {Types: []string{"b"}},
+	}))
+}
+
 func TestTimersGiveWhatIsDueInOrderAndStayBounded(t *testing.T) {
 	timers := newTimers(500)
 	kept := 0
@@ -139,14 +145,14 @@ func TestOutboxReachesAMarkOnceAllBeforeItWasAnswered(t *testing.T) {
 		o.done = func([]signal, []error) {}
 		go func() { _ = o.run(t.Context()) }()
 
-		o.mark([]byte("idle"), 0)
+		o.mark(mark{token: []byte("idle"), events: 0})
 		require.Equal(t, "idle", string(o.place().token), "nothing to wait for")
 		o.add([]signal{anySignal})
 		synctest.Wait()
-		o.mark([]byte("one"), 1)
+		o.mark(mark{token: []byte("one"), events: 1})
 		o.add([]signal{anySignal, anySignal})
-		o.mark([]byte("two"), 2)
-		o.mark([]byte("three"), 3)
+		o.mark(mark{token: []byte("two"), events: 2})
+		o.mark(mark{token: []byte("three"), events: 3})
 		require.Equal(t, "idle", string(o.place().token))
 		hold <- struct{}{}
 		synctest.Wait()
@@ -179,7 +185,7 @@ func TestLostSignals(t *testing.T) {
 	stuck := &lane{startedAt: now.Add(-5 * time.Minute), wait: average{value: 3 * time.Second, known: true}}
 	there := verdict{info: events.LaneInfo{Exists: true, Pending: 3, AckPending: 2}, asked: now, age: time.Second}
 	empty := verdict{info: events.LaneInfo{Exists: true}, asked: now, age: time.Second}
-	alone := verdict{info: events.LaneInfo{}, asked: now, age: time.Second}
+	alone := verdict{info: events.LaneInfo{Pending: 5}, asked: now, age: time.Second}
 
 	require.False(t, sent(15*time.Second, busy).lost(there, now), "within 10 s + twice the wait")
 	require.True(t, sent(17*time.Second, busy).lost(there, now))

@@ -29,10 +29,11 @@ type Streams interface {
 	// OpenStream continues behind the token; without one it begins now. It fails with [task.ErrHistoryLost] or
 	// [task.ErrNoChangeStream] where nothing but a rescan, or the sweep alone, can help.
 	OpenStream(ctx context.Context, token []byte) (Stream, error)
-	// LoadCursor returns the saved token, nil when there is none, and the database's time of its saving.
+	// LoadCursor returns the saved token, nil when there is none, and the database's time up to which all was handled.
 	LoadCursor(ctx context.Context, name string) (token []byte, at time.Time, err error)
 	// SaveCursor keeps the token, or drops the saved one when token is nil; [task.ErrNotLeader] when a later epoch has saved.
-	SaveCursor(ctx context.Context, name string, token []byte, epoch int64) error
+	// Every change before at was handled; a zero at means now.
+	SaveCursor(ctx context.Context, name string, token []byte, at time.Time, epoch int64) error
 }
 
 // Stream is an open change stream.
@@ -46,8 +47,8 @@ type Stream interface {
 
 // Roster knows the workers.
 type Roster interface {
-	// Slots returns, for each task type that live workers announced, the slots of the smallest of them.
-	Slots(ctx context.Context) (map[string]int, error)
+	// Workers lists the workers that have announced themselves.
+	Workers(ctx context.Context) ([]task.WorkerInfo, error)
 }
 
 // Store is what a dispatcher needs of the database.
@@ -64,7 +65,9 @@ type Bus interface {
 	// or failed. The answer has one error, or nil, for each message.
 	Publish(ctx context.Context, msgs []events.Msg) []error
 	// LaneInfo asks what of a lane's signals is still there.
-	LaneInfo(ctx context.Context, taskType, channel string, lane task.Lane) (events.LaneInfo, error)
+	LaneInfo(ctx context.Context, taskType, channel, lane string) (events.LaneInfo, error)
+	// SignalStream names the present creation of AX_WORK: another answer than before means that all signals were lost.
+	SignalStream(ctx context.Context) (string, error)
 }
 
 // Lane names what one consumer of workers serves.

@@ -85,8 +85,8 @@ func (r *refiller) feed(ctx context.Context, l *lane) (more bool, err error) {
 		got = append(got, part...)
 		more = more || len(got) >= want && p < last
 	}
-	r.board.feed(l, got)
-	return more, nil
+	all := r.board.feed(l, got)
+	return more || !all, nil
 }
 
 // pop takes the next lane that waits for a refill.
@@ -127,19 +127,26 @@ func (b *board) taken(l *lane, c *task.Candidate) bool {
 	return b.flying[c.ID] != nil || l.exits.left(c)
 }
 
-// feed signals what a refill has read, in its order. What has been signalled or has left since is passed over. While the
-// bus is away nothing is sent.
-func (b *board) feed(l *lane, got []task.Candidate) {
+// feed signals what a refill has read, in its order. What has been signalled or has left since is passed over; what the
+// lane has no room for any more is left, and then it returns false. While the bus is away nothing is sent.
+func (b *board) feed(l *lane, got []task.Candidate) (all bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	if now.Before(b.bus.until) || now.Before(l.notBefore) {
 		b.mark(l, nil, false, now) // it may have been cleared
-		return
+		return len(got) == 0
 	}
+	_, short := b.size(l.key.Type)
+	room := max(0, l.depth(now, short)-l.held)
 	fed := got[:0]
+	all = true
 	for i := range got {
-		if b.flying[got[i].ID] == nil && !l.exits.left(&got[i]) {
+		switch {
+		case b.flying[got[i].ID] != nil, l.exits.left(&got[i]):
+		case len(fed) == room:
+			all = false
+		default:
 			fed = append(fed, got[i])
 		}
 	}
@@ -148,6 +155,7 @@ func (b *board) feed(l *lane, got []task.Candidate) {
 	}
 	l.unread = 0
 	b.send(l, fed, now)
+	return all
 }
 
 func (b *board) clear(l *lane) {

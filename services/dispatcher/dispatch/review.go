@@ -29,10 +29,13 @@ type reviewer struct {
 	log   *slog.Logger
 	every time.Duration // half a sweep, so that a lost signal is found within one
 	after int           // number of the lane asked about last
+
+	stream string // the creation of the stream that all signals of this term are in
 }
 
 func (r *reviewer) run(ctx context.Context) error {
 	failing := false
+	_ = r.wiped(ctx) // to know it from the beginning; an error shows again
 	for ctx.Err() == nil {
 		every, age := r.every, r.every
 		streaming := r.mode.streaming.Load()
@@ -51,13 +54,19 @@ func (r *reviewer) run(ctx context.Context) error {
 
 func (r *reviewer) turn(ctx context.Context, age time.Duration, streaming bool) error {
 	lanes := r.board.aged(age, r.after, reviewLanes)
+	if len(lanes) == 0 {
+		return nil
+	}
+	if err := r.wiped(ctx); err != nil {
+		return err
+	}
 	verdicts := make(map[*lane]verdict, len(lanes))
 	var failed error
 	for _, l := range lanes {
 		r.after = l.number
 		asked := time.Now()
 		asking, cancel := context.WithTimeout(ctx, infoTimeout)
-		info, err := r.bus.LaneInfo(asking, l.key.Type, l.key.Channel, l.key.Lane)
+		info, err := r.bus.LaneInfo(asking, l.key.Type, l.key.Channel, string(l.key.Lane))
 		cancel()
 		if err != nil {
 			failed = err
@@ -67,6 +76,22 @@ func (r *reviewer) turn(ctx context.Context, age time.Duration, streaming bool) 
 	}
 	r.board.review(verdicts, streaming)
 	return failed
+}
+
+// wiped feeds all lanes again when the stream of signals is another one than before.
+func (r *reviewer) wiped(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	stream, err := r.bus.SignalStream(asking)
+	if err != nil {
+		return err
+	}
+	if r.stream != "" && r.stream != stream {
+		r.log.Warn("the bus has lost all signals: they are sent again")
+		r.board.forget(false)
+	}
+	r.stream = stream
+	return nil
 }
 
 // verdict is what the bus said of a lane, and when it was asked.
@@ -152,7 +177,7 @@ func (f *flight) lost(v verdict, now time.Time) bool {
 	switch {
 	case age > signalAge:
 		return true
-	case v.info.Exists && v.left() == 0:
+	case v.left() == 0:
 		return v.asked.Sub(f.sentAt) >= v.age && f.sentAt.Before(v.asked)
 	case !v.info.Exists:
 		return false // nobody listens: repeats would only fill the stream
@@ -178,7 +203,7 @@ func (b *board) lookedAt(verdicts map[*lane]verdict) {
 		slices.Sort(list)
 		list = slices.Compact(list)
 		v := verdicts[l]
-		if left := v.left(); v.info.Exists && left < len(list) {
+		if left := v.left(); left < len(list) {
 			v.from = list[len(list)-1] + 1
 			if left > 0 {
 				v.from = list[len(list)-left]

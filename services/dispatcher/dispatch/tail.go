@@ -93,7 +93,7 @@ func (t *tailer) resume(ctx context.Context) error {
 func (t *tailer) drop(ctx context.Context) error {
 	t.token = nil
 	t.board.forget(true)
-	if err := t.store.SaveCursor(ctx, CursorName, nil, t.epoch); err != nil {
+	if err := t.store.SaveCursor(ctx, CursorName, nil, time.Time{}, t.epoch); err != nil {
 		if errors.Is(err, task.ErrNotLeader) {
 			return err
 		}
@@ -127,7 +127,11 @@ func (t *tailer) follow(ctx context.Context) error {
 		}
 		if token := stream.Token(); string(token) != string(t.token) {
 			t.token, moved = token, time.Now()
-			t.outbox.mark(token, t.events)
+			place := mark{token: token, events: t.events}
+			if len(batch) > 0 {
+				place.at = batch[len(batch)-1].Change.At
+			}
+			t.outbox.mark(place)
 		} else if time.Since(moved) > silentStream {
 			return errSilent
 		}
