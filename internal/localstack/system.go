@@ -12,13 +12,15 @@ import (
 
 // SystemOptions say how the services are started.
 type SystemOptions struct {
-	Bin      string                         // folder with one program per service
-	MongoURI string                         // database that all of them use
-	Database string                         // its name; empty: "ax"
-	NATSURL  string                         // bus that all of them use
-	Env      []string                       // further "AX_...=..." for all of them
-	Services []string                       // nil: [ServiceNames]
-	Output   func(service string) io.Writer // receives a service's output; nil: only the newest is kept
+	Bin      string   // folder with one program per service
+	MongoURI string   // database that all of them use
+	Database string   // its name; empty: "ax"
+	NATSURL  string   // bus that all of them use
+	Env      []string // further "AX_...=..." for all of them
+	Services []string // nil: [ServiceNames]
+	// FirstPort serves the first service's health page, the next one the second's, and so on; 0: free ports.
+	FirstPort int
+	Output    func(service string) io.Writer // receives a service's output; nil: only the newest is kept
 }
 
 // System is a set of running services, each a process of its own.
@@ -34,13 +36,16 @@ func StartSystem(ctx context.Context, opts SystemOptions) (*System, error) {
 		opts.Services = ServiceNames
 	}
 	s := &System{opts: opts, services: map[string]*Service{}}
-	for _, name := range opts.Services {
+	for i, name := range opts.Services {
 		path := ServicePath(opts.Bin, name)
 		if _, err := os.Stat(path); err != nil {
 			s.Stop(0)
 			return nil, fmt.Errorf("start the services: no program %s; `make build` makes it: %w", path, err)
 		}
 		o := ServiceOptions{Name: name, Path: path, Env: s.Env()}
+		if opts.FirstPort != 0 {
+			o.Env = append(o.Env, fmt.Sprintf("AX_HTTP_ADDR=127.0.0.1:%d", opts.FirstPort+i))
+		}
 		if opts.Output != nil {
 			o.Log = opts.Output(name)
 		}

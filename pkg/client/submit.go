@@ -22,7 +22,7 @@ const (
 // no error. A refusal is an [*events.Error]; code unavailable means that it is not known whether the task was stored: submit
 // the same [Task] again.
 func (c *Client) Submit(ctx context.Context, t Task) (id string, err error) {
-	if err := t.check(); err != nil {
+	if err := t.Check(); err != nil {
 		return "", err
 	}
 	var answer events.Answer
@@ -60,7 +60,7 @@ func (c *Client) SubmitMany(ctx context.Context, tasks []Task) ([]events.Answer,
 		return nil
 	}
 	for i, t := range tasks {
-		if err := t.check(); err != nil {
+		if err := t.Check(); err != nil {
 			answers[i] = events.Answer{ID: t.ID(), Error: asError(err)}
 			continue
 		}
@@ -85,7 +85,7 @@ func (c *Client) Publish(ctx context.Context, tasks ...Task) []error {
 	var msgs []natsbus.Msg
 	var places []int
 	for i, t := range tasks {
-		if errs[i] = t.check(); errs[i] != nil {
+		if errs[i] = t.Check(); errs[i] != nil {
 			continue
 		}
 		body, err := events.Encode(t.request.Submit)

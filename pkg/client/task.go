@@ -50,8 +50,9 @@ func TaskOf(request events.SubmitRequest) Task {
 // ID is the id the task will have.
 func (t Task) ID() string { return t.request.ID }
 
-// check refuses a task before anything is sent, exactly as the submitter would.
-func (t Task) check() error {
+// Check refuses a task as the submitter would, with an [*events.Error] that names the field. Every call that submits a task
+// checks it first.
+func (t Task) Check() error {
 	if t.err != nil {
 		return t.err
 	}

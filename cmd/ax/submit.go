@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ax-scheduler/ax/pkg/client"
+	"github.com/ax-scheduler/ax/pkg/events"
+)
+
+// submitFlags are the members of a submission as texts, checked where every submission is.
+type submitFlags struct {
+	body, payload, id, priority, delay, at, expires, timeout, attempts, losses, bizKey string
+	labels                                                                             []string
+	noDeadLetter, wait                                                                 bool
+}
+
+func newSubmit(s *settings) *cobra.Command {
+	f := &submitFlags{}
+	cmd := &cobra.Command{
+		Use:   "submit TYPE",
+		Short: "Submit a task and print its id",
+		Long: "submit stores a task and prints its id. Submitting again with the same --id and the same content is no error: the task exists once.\n\n" +
+			"  ax submit email --payload '{\"to\":\"a@example.com\"}'\n  ax submit report --payload @body.json --priority 2 --delay 10m\n  echo '{\"n\":1}' | ax submit count --payload -",
+		Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.submit(cmd, s, args[0]) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.body, "body", "", "the whole submission as JSON, as it is sent over NATS; other flags are then not allowed")
+	flags.StringVar(&f.payload, "payload", "", "JSON for the handler; @FILE reads a file, - standard input")
+	flags.StringVar(&f.id, "id", "", "task id of your own: 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+	flags.StringVar(&f.priority, "priority", "", "0 (most urgent) to 9; default 5")
+	flags.StringVar(&f.delay, "delay", "", "start no sooner than after this time, such as 90s or PT90S")
+	flags.StringVar(&f.at, "at", "", "start no sooner than at this time, such as 2030-01-31T08:00:00+01:00")
+	flags.StringVar(&f.expires, "expires", "", "fail the task if it has not started by this time")
+	flags.StringVar(&f.timeout, "run-timeout", "", "bound of each attempt; default 30m")
+	flags.StringVar(&f.attempts, "max-attempts", "", "how often it may fail; default 3")
+	flags.StringVar(&f.losses, "max-losses", "", "how many lost workers it survives; default 3, 0 means at most once")
+	flags.StringVar(&f.bizKey, "biz-key", "", "a key of your own, repeated in every event")
+	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE, repeated in every event; may be given several times")
+	flags.BoolVar(&f.noDeadLetter, "no-dead-letter", false, "leave no dead letter when it fails for good")
+	flags.BoolVar(&f.wait, "wait", false, "wait for its end and print the task; exit 1 unless it succeeded")
+	for _, other := range []string{"payload", "id", "priority", "delay", "at", "expires", "run-timeout", "max-attempts", "max-losses", "biz-key", "label"} {
+		cmd.MarkFlagsMutuallyExclusive("body", other)
+	}
+	return cmd
+}
+
+func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) error {
+	request, err := f.request(cmd.InOrStdin(), taskType)
+	if err != nil {
+		return err
+	}
+	task := client.TaskOf(request)
+	if err := task.Check(); err != nil { // before anything is connected: bad input is bad without a server as well
+		return err
+	}
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	defer cancel()
+	id, err := c.Submit(ctx, task)
+	if err != nil {
+		return err
+	}
+	if f.wait {
+		return waitAndShow(cmd, c, s, id)
+	}
+	if s.json {
+		return printJSON(cmd.OutOrStdout(), events.Answer{ID: id, Accepted: true})
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), id)
+	return nil
+}
+
+func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitRequest, error) {
+	r := events.SubmitRequest{Type: taskType}
+	if f.body != "" {
+		body, err := f.read(in, f.body)
+		if err != nil {
+			return r, err
+		}
+		r.Submit, err = events.DecodeSubmit(body)
+		return r, err
+	}
+	r.ID, r.BizKey = f.id, f.bizKey
+	if f.payload != "" {
+		payload, err := f.read(in, f.payload)
+		if err != nil {
+			return r, err
+		}
+		if !json.Valid(payload) {
+			return r, events.Invalid("payload", string(payload), `JSON, such as '{"to":"a@example.com"}' or '"text"'`)
+		}
+		r.Payload = payload
+	}
+	for _, text := range []struct {
+		given string
+		into  **string
+	}{{f.delay, &r.Delay}, {f.at, &r.ScheduledAt}, {f.expires, &r.ExpiresAt}, {f.timeout, &r.Timeout}} {
+		if text.given != "" {
+			*text.into = &text.given
+		}
+	}
+	for _, number := range []struct {
+		field, given, allowed string
+		into                  **int
+	}{
+		{"priority", f.priority, "a whole number from 0 (most urgent) to 9", &r.Priority},
+		{"maxAttempts", f.attempts, "a whole number from 1 to 10000", &r.MaxAttempts},
+		{"maxLosses", f.losses, "a whole number from 0 (at most once) to 1000", &r.MaxLosses},
+	} {
+		if number.given == "" {
+			continue
+		}
+		n, err := strconv.Atoi(number.given)
+		if err != nil {
+			return r, events.Invalid(number.field, number.given, number.allowed)
+		}
+		*number.into = &n
+	}
+	for _, label := range f.labels {
+		name, value, ok := strings.Cut(label, "=")
+		if !ok {
+			return r, events.Invalid("labels", label, "NAME=VALUE")
+		}
+		if r.Labels == nil {
+			r.Labels = map[string]string{}
+		}
+		r.Labels[name] = value
+	}
+	if f.noDeadLetter {
+		r.OnExhausted = "ignore"
+	}
+	return r, nil
+}
+
+// read takes text as it is, from a file (@FILE) or from standard input (-).
+func (f *submitFlags) read(in io.Reader, text string) ([]byte, error) {
+	switch {
+	case text == "-":
+		return io.ReadAll(in)
+	case strings.HasPrefix(text, "@"):
+		data, err := os.ReadFile(text[1:])
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return data, nil
+	}
+	return []byte(text), nil
+}
