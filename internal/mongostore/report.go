@@ -136,14 +136,7 @@ func splitReports(reports []*report) [][]*report {
 func reportUpdate(g []*report) (pipeline, error) {
 	r := g[0]
 	m := move{from: task.Running, to: r.to, reason: r.reason, by: r.by, unlessCancelled: r.to == task.Pending, withError: r.fails}
-	set := bson.D{{Key: "workerId", Value: removed}, {Key: "leaseUntil", Value: removed}, {Key: "deadlineAt", Value: removed}}
-	if r.to == task.Pending {
-		set = append(set,
-			bson.E{Key: "finishedAt", Value: ifCancelAsked("$$NOW", removed)},
-			bson.E{Key: "checkAt", Value: ifCancelAsked(removed, orRemove("$expiresAt"))})
-	} else {
-		set = append(set, bson.E{Key: "finishedAt", Value: "$$NOW"}, bson.E{Key: "checkAt", Value: removed})
-	}
+	set := afterRunning(r.to)
 	if r.reason == task.ReasonRetry || r.reason == task.ReasonSnoozed {
 		delay := perTask(g, func(r *report) any { return r.delay.Milliseconds() })
 		set = append(set, bson.E{Key: "scheduledAt", Value: ifCancelAsked("$scheduledAt", later("$$NOW", delay))})

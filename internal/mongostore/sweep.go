@@ -88,18 +88,9 @@ func endingOf(t *task.Task, by string) ending {
 
 func (e ending) update() (pipeline, error) {
 	m := move{from: task.Running, to: e.to, reason: e.reason, by: e.by, unlessCancelled: true, withError: true}
-	set := bson.D{
-		{Key: "losses", Value: add("$losses", int32(1))},
-		{Key: "lastError", Value: literal(e.error)}, {Key: "errorCode", Value: removed},
-		{Key: "workerId", Value: removed}, {Key: "leaseUntil", Value: removed}, {Key: "deadlineAt", Value: removed},
-	}
-	if e.to == task.Pending { // scheduledAt stays: it stands before whatever fell due after it
-		set = append(set,
-			bson.E{Key: "finishedAt", Value: ifCancelAsked("$$NOW", removed)},
-			bson.E{Key: "checkAt", Value: ifCancelAsked(removed, orRemove("$expiresAt"))})
-	} else {
-		set = append(set, bson.E{Key: "finishedAt", Value: "$$NOW"}, bson.E{Key: "checkAt", Value: removed})
-	}
+	// A retry keeps its scheduledAt: it stands before whatever fell due after it.
+	set := append(afterRunning(e.to), bson.E{Key: "losses", Value: add("$losses", int32(1))},
+		bson.E{Key: "lastError", Value: literal(e.error)}, bson.E{Key: "errorCode", Value: removed})
 	return m.pipeline(set)
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -118,10 +117,19 @@ func (c *recordCache) of(m move) ([]byte, error) {
 	return stage, nil
 }
 
-// Expressions.
+// afterRunning is what the end of an execution clears and sets besides its own facts: nobody owns the task any more, and it is
+// either finished, or pending again with its expiry as the next thing to check.
+func afterRunning(to task.State) bson.D {
+	set := bson.D{{Key: "workerId", Value: removed}, {Key: "leaseUntil", Value: removed}, {Key: "deadlineAt", Value: removed}}
+	if to != task.Pending {
+		return append(set, bson.E{Key: "finishedAt", Value: "$$NOW"}, bson.E{Key: "checkAt", Value: removed})
+	}
+	return append(set,
+		bson.E{Key: "finishedAt", Value: ifCancelAsked("$$NOW", removed)},
+		bson.E{Key: "checkAt", Value: ifCancelAsked(removed, orRemove("$expiresAt"))})
+}
 
-// epoch is earlier than any date that the store writes; it stands for one that is missing.
-var epoch = time.UnixMilli(0).UTC()
+// Expressions.
 
 // literal keeps a value from outside from being read as a field path or an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
