@@ -70,12 +70,15 @@ func history(t *task.Task) (kept []task.Observed, missing int64) {
 		if i == 0 {
 			missing = h.Seq - 1
 		}
-		o := task.Observed{ID: t.ID, Error: h.Error, Change: task.Change{
+		o := task.Observed{ID: t.ID, Change: task.Change{
 			Seq: h.Seq, Type: t.Type, Channel: t.Channel, Priority: t.Priority, From: h.From, To: h.To, Reason: h.Reason,
 			Attempt: h.Attempt, Claim: h.Claim, At: h.At, By: h.By, Echo: t.Echo,
 		}}
 		if h.Seq == t.Seq {
 			o.Change.ScheduledAt = t.ScheduledAt // the older ones' are not kept
+		}
+		if h.Reason != task.ReasonCancelled { // a cancelled attempt may leave an error, but it is not why the task ended
+			o.Error = h.Error
 		}
 		if h.To == task.Success {
 			o.Result = t.Result

@@ -68,13 +68,13 @@ func (r *Reaper) checkCursors(ctx context.Context) error {
 }
 
 // reasonOf tells how the store ended a running task, for the metrics: by the same rules, from the task as it was read.
-func reasonOf(t *task.Task, now time.Time) task.Reason {
+func reasonOf(t *task.Task) task.Reason {
 	switch {
 	case !t.CancelRequestedAt.IsZero():
 		return task.ReasonCancelled
 	case t.Losses+1 > t.MaxLosses:
 		return task.ReasonWorkerLost
-	case !t.DeadlineAt.IsZero() && !t.DeadlineAt.After(now):
+	case !t.DeadlineAt.IsZero() && !t.LeaseUntil.Before(t.DeadlineAt): // no lease goes beyond the deadline
 		return task.ReasonTimeout
 	}
 	return task.ReasonLeaseExpired

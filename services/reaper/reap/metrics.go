@@ -1,8 +1,6 @@
 package reap
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ax-scheduler/ax/internal/task"
@@ -60,10 +58,10 @@ func newMetrics(reg prometheus.Registerer, paused func() bool) *metrics {
 }
 
 // count notes which of the tasks read were ended, by reason.
-func (m *metrics) count(read []*task.Task, ended []string, now time.Time) {
+func (m *metrics) count(read []*task.Task, ended []string) {
 	reasons := make(map[string]task.Reason, len(read))
 	for _, t := range read {
-		reasons[t.ID] = reasonOf(t, now)
+		reasons[t.ID] = reasonOf(t)
 	}
 	for _, id := range ended {
 		m.revived.WithLabelValues(string(reasons[id])).Inc()

@@ -21,7 +21,7 @@ import (
 
 // Config are the reaper's settings. Zero values take the defaults.
 type Config struct {
-	By    string        // who, in the history of the tasks it ends; default "reaper"
+	By    string        // which reaper, in the history of the tasks it ends
 	Lease time.Duration // of workers; default 30 s
 	Beat  time.Duration // of workers; default 5 s
 	Grace time.Duration // a lease is over so long after its end; default 1.5 s
@@ -33,9 +33,6 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.By == "" {
-		c.By = task.MoverReaper
-	}
 	if c.Batch <= 0 {
 		c.Batch = 500
 	}

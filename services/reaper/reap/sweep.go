@@ -77,7 +77,7 @@ func (r *Reaper) end(ctx context.Context, due []*task.Task) (ended int, err erro
 			return ended, fmt.Errorf("revive: %w", err)
 		}
 		ended += len(ids)
-		r.metrics.count(running, ids, now)
+		r.metrics.count(running, ids)
 	}
 	if len(expired) > 0 {
 		ids, err := r.store.Expire(ctx, expired, r.cfg.By)

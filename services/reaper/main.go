@@ -1,0 +1,40 @@
+// Command reaper ends executions whose worker is gone, tasks past their deadline or expiry, and cancels that were ignored.
+package main
+
+import (
+	"context"
+
+	"github.com/ax-scheduler/ax/internal/connect"
+	"github.com/ax-scheduler/ax/internal/lead"
+	"github.com/ax-scheduler/ax/internal/process"
+	"github.com/ax-scheduler/ax/services/reaper/reap"
+)
+
+const service = "reaper"
+
+func main() {
+	var c Config
+	process.Main(service, &c, func(ctx context.Context, p *process.Process) error { return setUp(ctx, p, c) })
+}
+
+func setUp(ctx context.Context, p *process.Process, c Config) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	store, err := connect.Store(ctx, p, service, c.Common)
+	if err != nil {
+		return err
+	}
+	me := lead.Identity()
+	r := reap.New(reap.Config{
+		By: me, Lease: c.Lease, Beat: c.Beat, Grace: c.Grace, Every: c.Every, Batch: c.Batch,
+		Cursors: []string{"dispatcher", "notifier"}, CursorLimit: c.CursorLimit,
+	}, store, p.Registry, p.Log)
+	p.Go("watch", r.Watch)
+	p.Go("lead", func(ctx context.Context) error {
+		return lead.Run(ctx, store, lead.Options{
+			Name: service, Owner: me, TTL: c.LockTTL, Log: p.Log, Note: r.Note, Registry: p.Registry,
+		}, r.Lead)
+	})
+	return nil
+}
