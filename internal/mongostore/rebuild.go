@@ -24,18 +24,35 @@ func (s *Store) FinishedBetween(ctx context.Context, from, to time.Time, limit i
 	return found, nil
 }
 
-// Live returns tasks that have not ended, in the order of their ids, behind afterID: at most limit. It walks the ids of all tasks
-// that are not archived, so it is for rebuilds only.
-func (s *Store) Live(ctx context.Context, afterID string, limit int) ([]*task.Task, error) {
-	live := bson.D{
-		{Key: "_id", Value: bson.D{{Key: "$gt", Value: afterID}}},
+// EachLive hands all tasks that have not ended to visit, in the order of their ids, in batches of what the server sends at once
+// (16 MB at most). Each is as it was when its batch was read. It looks at all tasks that are not archived, once, so it is for
+// rebuilds only; visit may take up to ten minutes for a batch.
+func (s *Store) EachLive(ctx context.Context, visit func([]*task.Task) error) error {
+	cursor, err := s.bulkTasks.Find(ctx, bson.D{
 		{Key: "state", Value: in([]string{string(task.Waiting), string(task.Pending), string(task.Running)})},
-	}
-	found, err := s.rebuilding(ctx, live, "_id", limit)
+	}, options.Find().SetSort(ascending("_id")).SetProjection(forRebuild).SetBatchSize(maxBatch))
 	if err != nil {
-		return nil, fmt.Errorf("read live tasks: %w", err)
+		return fmt.Errorf("read live tasks: %w", err)
 	}
-	return found, nil
+	defer cursor.Close(context.WithoutCancel(ctx))
+	var batch []*task.Task
+	for cursor.Next(ctx) {
+		t, err := decodeTask(cursor.Current)
+		if err != nil {
+			return fmt.Errorf("read live tasks: %w", err)
+		}
+		if batch = append(batch, t); cursor.RemainingBatchLength() > 0 {
+			continue
+		}
+		if err := visit(batch); err != nil {
+			return err
+		}
+		batch = nil
+	}
+	if err := cursor.Err(); err != nil {
+		return fmt.Errorf("read live tasks: %w", err)
+	}
+	return nil
 }
 
 func (s *Store) rebuilding(ctx context.Context, filter bson.D, order string, limit int) ([]*task.Task, error) {

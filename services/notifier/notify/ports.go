@@ -20,8 +20,8 @@ type Store interface {
 	// OpenStream follows the changes after token, or from now on without one. [task.ErrHistoryLost] says that the stream no
 	// longer reaches back to token, [task.ErrNoChangeStream] that this database has none.
 	OpenStream(ctx context.Context, token []byte) (Stream, error)
-	// Live returns tasks that have not ended, in the order of their ids.
-	Live(ctx context.Context, afterID string, limit int) ([]*task.Task, error)
+	// EachLive hands all tasks that have not ended to visit, in batches of bounded size.
+	EachLive(ctx context.Context, visit func([]*task.Task) error) error
 	// FinishedBetween returns tasks with from <= finishedAt < to, in the order of finishedAt.
 	FinishedBetween(ctx context.Context, from, to time.Time, limit int) ([]*task.Task, error)
 	// Get returns one task, live or archived.

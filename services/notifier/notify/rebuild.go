@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// rebuildPage is how many tasks are read at once; each may have up to task.MaxHistory changes.
+	// rebuildPage is how many finished tasks are read at once; each may have up to task.MaxHistory changes.
 	rebuildPage = 200
 	// rebuildBatch is how many events are published before acknowledgements are waited for.
 	rebuildBatch = 1000
@@ -35,19 +35,9 @@ func (n *Notifier) rebuildOnce(ctx context.Context, epoch int64, p place, stream
 // rebuild publishes the history of all live tasks and of those finished since from, and writes dead letters. Live ones are
 // read first: one that ends meanwhile is found among the finished, or it had been read.
 func (n *Notifier) rebuild(ctx context.Context, from time.Time, done *published) error {
-	after := ""
-	for {
-		tasks, err := n.store.Live(ctx, after, rebuildPage)
-		if err != nil {
-			return fmt.Errorf("read live tasks: %w", err)
-		}
-		if err := n.replay(ctx, tasks, done); err != nil {
-			return err
-		}
-		if len(tasks) < rebuildPage {
-			break
-		}
-		after = tasks[len(tasks)-1].ID
+	err := n.store.EachLive(ctx, func(tasks []*task.Task) error { return n.replay(ctx, tasks, done) })
+	if err != nil {
+		return err
 	}
 	now, bound, err := n.store.Now()
 	if err != nil {

@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -231,9 +230,13 @@ func (s *stream) Next(ctx context.Context) ([]task.Observed, error) {
 func (s *stream) Token() []byte { return []byte(strconv.Itoa(s.place)) }
 func (s *stream) Close()        {}
 
-func (w *world) Live(_ context.Context, after string, limit int) ([]*task.Task, error) {
-	return w.find("read live tasks", limit, func(t *task.Task) bool { return !t.State.Terminal() && t.ID > after },
-		func(a, b *task.Task) int { return bytes.Compare([]byte(a.ID), []byte(b.ID)) })
+func (w *world) EachLive(_ context.Context, visit func([]*task.Task) error) error {
+	live, err := w.find("read live tasks", len(w.tasks), func(t *task.Task) bool { return !t.State.Terminal() },
+		func(a, b *task.Task) int { return strings.Compare(a.ID, b.ID) })
+	for batch := range slices.Chunk(live, 100) {
+		err = errors.Join(err, visit(batch))
+	}
+	return err
 }
 
 func (w *world) FinishedBetween(_ context.Context, from, to time.Time, limit int) ([]*task.Task, error) {
