@@ -67,7 +67,7 @@ dev: build deps ## run the whole system on this machine until Ctrl-C
 
 .PHONY: demo
 demo: build ## replay recorded traffic, kill a worker, account for every task (about a minute)
-	go run ./examples/demo $(if $(DATA),--data $(DATA))
+	go run ./examples/replay $(if $(DATA),--data $(DATA))
 
 .PHONY: bench
 bench: build deps ## measure ax beside the ceiling of this machine, in one run

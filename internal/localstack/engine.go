@@ -87,9 +87,12 @@ func rustEngine(path, why string) engine {
 	}
 }
 
+// wheelName is the slow stand-in, which installs in seconds.
+const wheelName = "secantusd-py"
+
 func wheelEngine(path, why string) engine {
 	return engine{
-		name: "secantusd-py", store: StoreSecantusDB, binary: path, why: why, ready: secantusListening, args: secantusArgs,
+		name: wheelName, store: StoreSecantusDB, binary: path, why: why, ready: secantusListening, args: secantusArgs,
 	}
 }
 

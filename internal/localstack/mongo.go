@@ -115,6 +115,12 @@ func (m *Mongo) Store() string {
 	return storeOf(ctx, m.URI())
 }
 
+// Engine names the program that runs, for people: "mongod", "secantusd-rs", "secantusd-py"; empty for one that AX_MONGO_URI names.
+func (m *Mongo) Engine() string { return m.engine.name }
+
+// Slow tells that the slow stand-in runs: about a hundred tasks a second.
+func (m *Mongo) Slow() bool { return m.engine.name == wheelName }
+
 // External tells that AX_MONGO_URI named the database: Stop does nothing, Kill and Restart answer ErrExternal.
 func (m *Mongo) External() bool { return m.engine.name == "" }
 

@@ -32,16 +32,7 @@ func (s *Store) Claim(ctx context.Context, r task.ClaimRequest) ([]*task.Task, e
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}
-	// The guard is checked again on each document before it is written, so of several claimers exactly one gets it (state). It
-	// keeps a task from starting early (scheduledAt, by the earliest the server's time can be), after its expiry (by the latest
-	// it can be), and after somebody cancelled it.
-	result, err := s.claims.UpdateMany(ctx, bson.D{
-		{Key: "_id", Value: in(r.IDs)},
-		{Key: "state", Value: string(task.Pending)},
-		{Key: "scheduledAt", Value: bson.D{{Key: "$lte", Value: now.Add(-bound)}}},
-		{Key: "expiresAt", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$lte", Value: now.Add(bound + time.Millisecond)}}}}},
-		{Key: "cancelRequestedAt", Value: nil},
-	}, update)
+	result, err := s.claims.UpdateMany(ctx, claimGuard(r.IDs, now, bound), update)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w: %w", task.ErrUnknownOutcome, err)
 	}
@@ -53,6 +44,19 @@ func (s *Store) Claim(ctx context.Context, r task.ClaimRequest) ([]*task.Task, e
 		return nil, fmt.Errorf("claim: %w: %w", task.ErrUnknownOutcome, err)
 	}
 	return tasks, nil
+}
+
+// claimGuard is checked again on each document before it is written, so of several claimers exactly one gets it (state). It keeps
+// a task from starting early (scheduledAt, by the earliest the server's time can be), after its expiry (by the latest it can be),
+// and after somebody cancelled it.
+func claimGuard(ids []string, now time.Time, bound time.Duration) bson.D {
+	return bson.D{
+		{Key: "_id", Value: in(ids)},
+		{Key: "state", Value: string(task.Pending)},
+		{Key: "scheduledAt", Value: bson.D{{Key: "$lte", Value: now.Add(-bound)}}},
+		{Key: "expiresAt", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$lte", Value: now.Add(bound + time.Millisecond)}}}}},
+		{Key: "cancelRequestedAt", Value: nil},
+	}
 }
 
 func claimUpdate(r task.ClaimRequest) (pipeline, error) {
@@ -75,11 +79,7 @@ var forWorker = bson.D{{Key: "history", Value: 0}, {Key: "change", Value: 0}, {K
 
 // Resolve returns the tasks of the given ids that run under the claim at this moment, in the order of the ids.
 func (s *Store) Resolve(ctx context.Context, claim string, ids []string) ([]*task.Task, error) {
-	cursor, err := s.tasks.Find(ctx, bson.D{
-		{Key: "_id", Value: in(ids)},
-		{Key: "claim", Value: claim},
-		{Key: "state", Value: string(task.Running)},
-	}, options.Find().SetProjection(forWorker).SetBatchSize(int32(len(ids)+1)))
+	cursor, err := s.tasks.Find(ctx, heldUnder(claim, ids), options.Find().SetProjection(forWorker).SetBatchSize(int32(len(ids)+1)))
 	if err != nil {
 		return nil, fmt.Errorf("find by claim: %w", err)
 	}
@@ -99,6 +99,10 @@ func (s *Store) Resolve(ctx context.Context, claim string, ids []string) ([]*tas
 		}
 	}
 	return ordered, nil
+}
+
+func heldUnder(claim string, ids []string) bson.D {
+	return bson.D{{Key: "_id", Value: in(ids)}, {Key: "claim", Value: claim}, {Key: "state", Value: string(task.Running)}}
 }
 
 func decodeAll(ctx context.Context, cursor *mongo.Cursor) ([]*task.Task, error) {
