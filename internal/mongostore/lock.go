@@ -38,7 +38,7 @@ func (d lockDocument) lease(owner string) task.Lease {
 // until. After an error the lock may be held; asking again settles it.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration) (task.Lease, error) {
 	free := bson.D{{Key: "$or", Value: bson.A{
-		bson.D{{Key: "$lte", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$until", longAgo}}}, "$$NOW"}}},
+		passed("$until"),
 		bson.D{{Key: "$eq", Value: bson.A{"$owner", literal(owner)}}},
 	}}}
 	taken := func(then, otherwise any) bson.D { return bson.D{{Key: "$cond", Value: bson.A{free, then, otherwise}}} }

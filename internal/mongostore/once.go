@@ -34,7 +34,7 @@ func (s *Store) BeginOnce(ctx context.Context, key, execution string, lease, kee
 		bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$done", false}}}}}},
 		bson.D{{Key: "$or", Value: bson.A{
 			bson.D{{Key: "$eq", Value: bson.A{"$owner", literal(execution)}}},
-			bson.D{{Key: "$lte", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$leaseUntil", longAgo}}}, "$$NOW"}}},
+			passed("$leaseUntil"),
 		}}},
 	}}}
 	taken := func(then, otherwise any) bson.D { return bson.D{{Key: "$cond", Value: bson.A{mine, then, otherwise}}} }

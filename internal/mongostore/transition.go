@@ -136,13 +136,27 @@ func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
 func add(terms ...any) bson.D { return bson.D{{Key: "$add", Value: bson.A(terms)}} }
 
-// earliest ignores dates that are missing.
-func earliest(dates ...any) bson.D { return bson.D{{Key: "$min", Value: bson.A(dates)}} }
+// earliest ignores dates that are missing. It compares milliseconds: one server orders a stored date and a computed one wrongly.
+func earliest(dates ...any) bson.D {
+	times := make(bson.A, len(dates))
+	for i, d := range dates {
+		times[i] = inMs(d)
+	}
+	return bson.D{{Key: "$toDate", Value: bson.D{{Key: "$min", Value: times}}}}
+}
+
+// passed is whether a date lies at or before $$NOW; a missing one does.
+func passed(date any) bson.D {
+	return bson.D{{Key: "$lte", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{inMs(date), int64(0)}}}, inMs("$$NOW")}}}
+}
+
+// inMs is a date as milliseconds since 1970; null when it is missing.
+func inMs(date any) bson.D { return bson.D{{Key: "$toLong", Value: date}} }
 
 func toString(expr any) bson.D { return bson.D{{Key: "$toString", Value: expr}} }
 
 // msOf is a date as the text of its milliseconds since 1970.
-func msOf(date any) bson.D { return toString(bson.D{{Key: "$toLong", Value: date}}) }
+func msOf(date any) bson.D { return toString(inMs(date)) }
 
 // later is a date plus milliseconds; null when the date is missing. ($add of a date is not understood by every server.)
 func later(date, ms any) bson.D {
