@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/http"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,14 +30,14 @@ func parts(ids []string, do func([]string)) {
 func TestEventsOfWholeLives(t *testing.T) {
 	r := newRig(t)
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	tape, _ := r.record()
 	ids := r.submit("life", 2000)
 	parts(ids, r.live)
 	tape.awaitAll(patience, ids...)
 	require.Zero(t, tape.repeats())
 	r.requireDeadLetters(ids[:200]...)
-	require.Zero(t, r.metric(s, "ax_notifier_gaps_total"))
+	require.Zero(t, stacktest.Metric(t, s, "ax_notifier_gaps_total"))
 	stacktest.Eventually(t, 10*time.Second, "the place is stored", func() bool {
 		token, at, err := r.db.LoadCursor(t.Context(), "notifier")
 		now, _, _ := r.db.Now()
@@ -49,7 +48,7 @@ func TestEventsOfWholeLives(t *testing.T) {
 func TestKilledNotifierRepeatsAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	tape, _ := r.record()
 	ids := r.submit("life", 1000)
 	done := make(chan struct{})
@@ -58,13 +57,13 @@ func TestKilledNotifierRepeatsAndLosesNothing(t *testing.T) {
 		parts(ids, r.live)
 	}()
 	for kills := 0; ; kills++ {
-		before := r.metric(s, "ax_notifier_events_total")
+		before := stacktest.Metric(t, s, "ax_notifier_events_total")
 		stacktest.Eventually(t, patience, "it publishes", func() bool {
 			select {
 			case <-done:
 				return true
 			default:
-				return r.metric(s, "ax_notifier_events_total") > before+200
+				return stacktest.Metric(t, s, "ax_notifier_events_total") > before+200
 			}
 		})
 		select {
@@ -83,7 +82,7 @@ func TestKilledNotifierRepeatsAndLosesNothing(t *testing.T) {
 func TestFormerLeaderChangesNothing(t *testing.T) {
 	r := newRig(t)
 	first := r.notifier()
-	r.awaitLeading(first)
+	stacktest.AwaitLeading(t, first)
 	tape, _ := r.record()
 	ids := r.submit("early", 200)
 	r.live(ids)
@@ -92,7 +91,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 	second := r.notifier()
 	more := r.submit("late", 400)
 	require.NoError(t, first.Signal(syscall.SIGSTOP)) // paused in the middle, its lock runs out
-	r.awaitLeading(second)
+	stacktest.AwaitLeading(t, second)
 	r.live(more[:200])
 	tape.awaitAll(patience, append(ids, more[:200]...)...)
 	_, place, err := r.db.LoadCursor(t.Context(), "notifier")
@@ -102,9 +101,9 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 	r.live(more[200:])
 	tape.awaitAll(patience, append(ids, more...)...)
 	stacktest.Eventually(t, patience, "the first has noticed that it leads no more", func() bool {
-		return r.metric(first, "ax_lead_leading_bool") == 0
+		return stacktest.Metric(t, first, "ax_lead_leading_bool") == 0
 	})
-	require.EqualValues(t, 1, r.metric(second, "ax_lead_leading_bool"))
+	require.EqualValues(t, 1, stacktest.Metric(t, second, "ax_lead_leading_bool"))
 	_, later, err := r.db.LoadCursor(t.Context(), "notifier")
 	require.NoError(t, err)
 	require.False(t, later.Before(place), "the former leader moved the place back")
@@ -113,7 +112,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 func TestLostEventStreamIsFilledAgain(t *testing.T) {
 	r := newRig(t)
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	ids := r.submit("before", 300)
 	r.live(ids)
 	pending := r.submit("pending", 50)
@@ -133,13 +132,13 @@ func TestLostEventStreamIsFilledAgain(t *testing.T) {
 	r.live(pending)
 	tape.awaitAll(patience, pending...)
 	r.requireDeadLetters(ids[:50]...)
-	require.EqualValues(t, 1, r.metric(s, "ax_lead_leading_bool"), "it led all the time")
+	require.EqualValues(t, 1, stacktest.Metric(t, s, "ax_lead_leading_bool"), "it led all the time")
 }
 
 func TestNATSOutOfReachKeepsThePlace(t *testing.T) {
 	r := newRig(t)
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	ids := r.submit("before", 100)
 	r.live(ids)
 	tape, stop := r.record()
@@ -147,30 +146,22 @@ func TestNATSOutOfReachKeepsThePlace(t *testing.T) {
 	stop()
 
 	r.nats.Down()
-	stacktest.Eventually(t, patience, "it says that it is not ready", func() bool { return !ready(t, s) })
+	stacktest.Eventually(t, patience, "it says that it is not ready", func() bool { return !stacktest.Ready(t, s) })
 	more := r.submit("meanwhile", 600)
 	parts(more, r.live)
 	require.NoError(t, r.nats.Restart(t.Context()))
-	stacktest.Eventually(t, patience, "it is ready again", func() bool { return ready(t, s) })
+	stacktest.Eventually(t, patience, "it is ready again", func() bool { return stacktest.Ready(t, s) })
 	stacktest.Eventually(t, patience, "the test is connected again", r.bus.NC().IsConnected)
 	tape, _ = r.record()
 	tape.awaitAll(patience, append(ids, more...)...)
 	r.requireDeadLetters(more[:100]...)
 }
 
-func ready(t *testing.T, s *localstack.Service) bool {
-	t.Helper()
-	answer, err := http.Get(s.URL() + "/readyz")
-	require.NoError(t, err)
-	require.NoError(t, answer.Body.Close())
-	return answer.StatusCode == http.StatusOK
-}
-
 func TestDatabaseKilledUnderTheStream(t *testing.T) {
 	mongo := stacktest.StartMongo(t, localstack.MongoOptions{})
 	r := newRigOn(t, mongo.URI(), "ax")
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	tape, _ := r.record()
 	ids := r.submit("before", 200)
 	r.live(ids)
@@ -187,13 +178,13 @@ func TestWithoutChangeStreamsSweepsFindEverything(t *testing.T) {
 	mongo := stacktest.StartMongo(t, localstack.MongoOptions{Standalone: true})
 	r := newRigOn(t, mongo.URI(), "ax")
 	s := r.notifier()
-	r.awaitLeading(s)
+	stacktest.AwaitLeading(t, s)
 	tape, _ := r.record()
 	ids := r.submit("swept", 200)
 	r.live(ids)
 	tape.awaitAll(patience, ids...)
 	r.requireDeadLetters(ids...)
-	require.EqualValues(t, 1, r.metric(s, "ax_notifier_degraded_bool"))
+	require.EqualValues(t, 1, stacktest.Metric(t, s, "ax_notifier_degraded_bool"))
 }
 
 func TestRefusedSubmissionsAreCounted(t *testing.T) {
@@ -208,6 +199,6 @@ func TestRefusedSubmissionsAreCounted(t *testing.T) {
 		require.NoError(t, err)
 	}
 	stacktest.Eventually(t, patience, "they are counted", func() bool {
-		return r.metric(s, `ax_notifier_refused_submissions_total`) == 3
+		return stacktest.Metric(t, s, `ax_notifier_refused_submissions_total`) == 3
 	})
 }

@@ -4,12 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,16 +20,7 @@ import (
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
-// runsService, set for a copy of this test binary, makes it the notifier itself: a real process that can be killed.
-const runsService = "TEST_RUNS_SERVICE"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(runsService) != "" {
-		main()
-		return
-	}
-	stacktest.Main(m)
-}
+func TestMain(m *testing.M) { stacktest.ServiceMain(m, main) }
 
 // rig is a database and a NATS, with what a test does to tasks.
 type rig struct {
@@ -53,7 +39,7 @@ func newRigOn(t *testing.T, uri, database string) *rig {
 	t.Helper()
 	r := &rig{t: t, nats: stacktest.NATS(t)}
 	r.env = []string{
-		runsService + "=1", "AX_MONGO_URI=" + uri, "AX_MONGO_DB=" + database, "AX_NATS_URL=" + r.nats.URL(),
+		"AX_MONGO_URI=" + uri, "AX_MONGO_DB=" + database, "AX_NATS_URL=" + r.nats.URL(),
 		"AX_NOTIFIER_LOCK_TTL=2s", "AX_NOTIFIER_SAVE_EVERY=200ms", "AX_NOTIFIER_SWEEP_EVERY=500ms",
 	}
 	var err error
@@ -72,43 +58,7 @@ func newRigOn(t *testing.T, uri, database string) *rig {
 // notifier runs the service as a process and waits until it is ready.
 func (r *rig) notifier() *localstack.Service {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
-	defer cancel()
-	s, err := localstack.StartService(ctx, localstack.ServiceOptions{Name: service, Path: os.Args[0], Env: r.env})
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() {
-		_ = s.Signal(syscall.SIGCONT) // a stopped one would not end
-		require.NoError(r.t, s.Stop(20*time.Second))
-		if r.t.Failed() {
-			r.t.Logf("output of the notifier:\n%s", s.Output())
-		}
-	})
-	require.NoError(r.t, s.WaitReady(ctx))
-	return s
-}
-
-// metric is the sum of a metric over its labels.
-func (r *rig) metric(s *localstack.Service, name string) (sum float64) {
-	r.t.Helper()
-	answer, err := http.Get(s.URL() + "/metrics")
-	require.NoError(r.t, err)
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	require.NoError(r.t, err)
-	for line := range strings.SplitSeq(string(body), "\n") {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
-			var v float64
-			_, err := fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &v)
-			require.NoError(r.t, err)
-			sum += v
-		}
-	}
-	return sum
-}
-
-func (r *rig) awaitLeading(s *localstack.Service) {
-	r.t.Helper()
-	stacktest.Eventually(r.t, 30*time.Second, "it leads", func() bool { return r.metric(s, "ax_lead_leading_bool") == 1 })
+	return stacktest.Service(r.t, service, r.env...)
 }
 
 // submit stores n tasks under ids that begin with name. The last digit decides their fate, see live.
