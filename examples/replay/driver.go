@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
-	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -240,9 +239,7 @@ func (d *driver) replay(ctx context.Context, tr *trace, plan []arrival) ([]plann
 // invocationTask makes the task of one invocation. The number decides whether it fails, so every replay of a seed is the same.
 func invocationTask(f function, n int) (client.Task, planned) {
 	p := planned{id: fmt.Sprintf("replay-%07d", n)}
-	h := fnv.New64a()
-	fmt.Fprint(h, p.id)
-	switch u := float64(h.Sum64()) / math.MaxUint64; {
+	switch u := rand.New(rand.NewPCG(uint64(n), 0)).Float64(); {
 	case u < failsForGood:
 		p.failing = task.DefaultMaxAttempts
 	case u < failsForGood+failsOnce:
