@@ -44,12 +44,15 @@ func (s *Store) SaveCursor(ctx context.Context, name string, token []byte, at ti
 	}
 	update := mongo.Pipeline{{{Key: "$set", Value: bson.D{
 		{Key: "token", Value: literal(token)}, {Key: "at", Value: when}, {Key: "epoch", Value: literal(epoch)}}}}}
-	// The guard keeps a former leader from moving the place back behind its successor's. Where it fails, the upsert meets the
-	// document that is there.
+	// The guard keeps a former leader from moving the place back behind its successor's.
 	guard := bson.D{{Key: "_id", Value: name}, {Key: "epoch", Value: bson.D{{Key: "$lte", Value: epoch}}}}
-	_, err := s.hotDB.Collection(cursorsCollection).UpdateOne(ctx, guard, update, options.UpdateOne().SetUpsert(true))
-	if mongo.IsDuplicateKeyError(err) {
-		return fmt.Errorf("save cursor %s: %w", name, task.ErrNotLeader)
+	cursors := s.hotDB.Collection(cursorsCollection)
+	_, err := cursors.UpdateOne(ctx, guard, update, options.UpdateOne().SetUpsert(true))
+	if mongo.IsDuplicateKeyError(err) { // it is there: of a later leader, or made by a former one in the same moment
+		var result *mongo.UpdateResult
+		if result, err = cursors.UpdateOne(ctx, guard, update); err == nil && result.MatchedCount == 0 {
+			err = task.ErrNotLeader
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("save cursor %s: %w", name, err)

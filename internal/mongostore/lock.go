@@ -49,13 +49,14 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 		{Key: "until", Value: taken(later("$$NOW", ttl.Milliseconds()), "$until")},
 		{Key: "note", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$note", ""}}}},
 	}}}}
-	var d lockDocument
-	err := s.hotDB.Collection(locksCollection).FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: name}}, update,
-		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&d)
-	if mongo.IsDuplicateKeyError(err) { // another made the lock's document in the same moment, and so holds it
-		return task.Lease{Name: name}, nil
+	// Update, then find: a findAndModify that meets another's upsert finds nothing on some servers.
+	locks := s.hotDB.Collection(locksCollection)
+	_, err := locks.UpdateOne(ctx, bson.D{{Key: "_id", Value: name}}, update, options.UpdateOne().SetUpsert(true))
+	if err != nil && !mongo.IsDuplicateKeyError(err) { // a duplicate: another made the lock's document in the same moment
+		return task.Lease{}, fmt.Errorf("acquire lock %s: %w", name, err)
 	}
-	if err != nil {
+	var d lockDocument
+	if err := locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Decode(&d); err != nil {
 		return task.Lease{}, fmt.Errorf("acquire lock %s: %w", name, err)
 	}
 	return d.lease(owner), nil
@@ -63,13 +64,17 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 
 // Renew extends a lock that is held and replaces its note. [task.ErrNotLeader]: it has passed to another.
 func (s *Store) Renew(ctx context.Context, held task.Lease, ttl time.Duration, note string) (task.Lease, error) {
+	locks := s.hotDB.Collection(locksCollection)
+	result, err := locks.UpdateOne(ctx, lockGuard(held), mongo.Pipeline{{{Key: "$set", Value: bson.D{
+		{Key: "until", Value: later("$$NOW", ttl.Milliseconds())}, {Key: "note", Value: literal(note)}}}}})
+	if err == nil && result.MatchedCount == 0 {
+		err = task.ErrNotLeader
+	}
 	var d lockDocument
-	err := s.hotDB.Collection(locksCollection).FindOneAndUpdate(ctx, lockGuard(held),
-		mongo.Pipeline{{{Key: "$set", Value: bson.D{
-			{Key: "until", Value: later("$$NOW", ttl.Milliseconds())}, {Key: "note", Value: literal(note)}}}}},
-		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&d)
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return task.Lease{}, fmt.Errorf("renew lock %s: %w", held.Name, task.ErrNotLeader)
+	if err == nil {
+		if err = locks.FindOne(ctx, lockGuard(held)).Decode(&d); errors.Is(err, mongo.ErrNoDocuments) {
+			err = task.ErrNotLeader // it passed to another since
+		}
 	}
 	if err != nil {
 		return task.Lease{}, fmt.Errorf("renew lock %s: %w", held.Name, err)

@@ -60,7 +60,10 @@ type Features struct {
 type Store struct {
 	log      *slog.Logger
 	features Features
-	clock    *clock
+	// wholeEvents: change events are read as they are. Where the server is SecantusDB any stage after $changeStream costs it more
+	// than all the rest of an event (60 of 100 microseconds); MongoDB trims events nearly for free, and payloads stay where they are.
+	wholeEvents bool
+	clock       *clock
 
 	// Three clients, so that an insert of 1,000 tasks or an idle change stream never keeps a heartbeat waiting for a connection.
 	hot, bulk, stream *mongo.Client
@@ -157,11 +160,15 @@ func (s *Store) greet(ctx context.Context) error {
 		return err
 	}
 	s.clock.observe(g)
-	var build struct{ Version string }
+	var build struct {
+		Version  string
+		Secantus string `bson:"secantusVersion"`
+	}
 	if err := s.hotDB.RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&build); err != nil {
 		return fmt.Errorf("buildInfo: %w", err)
 	}
 	s.features = Features{ChangeStreams: g.replicated, Transactions: g.replicated, Version: build.Version}
+	s.wholeEvents = build.Secantus != ""
 	return nil
 }
 

@@ -19,17 +19,22 @@ import (
 )
 
 const (
-	streamAwait   = time.Second      // what the server waits for an event before it says that there is none
-	streamOpen    = 90 * time.Second // the first answer may need a long look through the oplog
-	streamBatch   = 1000
-	reopenFirst   = 100 * time.Millisecond
-	reopenMost    = 5 * time.Second
-	maxStreamNext = 2000 // changes that one Next returns at most
+	streamAwait = time.Second      // what the server waits for an event before it says that there is none
+	streamOpen  = 90 * time.Second // the first answer may need a long look through the oplog
+	streamBatch = 1000             // changes that one Next returns at most
+	reopenFirst = 100 * time.Millisecond
+	reopenMost  = 5 * time.Second
 )
 
 // Server errors that no reopening from the same token can mend, and the one of a server without an oplog.
 var (
-	historyLost    = []int{286, 40576, 136, 260, 280}
+	historyLost = []int{
+		286,                                                // ChangeStreamHistoryLost
+		280,                                                // ChangeStreamFatalError
+		260,                                                // InvalidResumeToken, also of the event that ended an earlier stream
+		136,                                                // CappedPositionLost
+		2, 9, 14, 40576, 40647, 40648, 40649, 50788, 50811, // a token that this server did not make, and cannot read
+	}
 	noChangeStream = []int{40573}
 )
 
@@ -54,16 +59,22 @@ func (s *Store) OpenStream(ctx context.Context, opts StreamOptions) (*Stream, er
 	if !s.features.ChangeStreams {
 		return nil, fmt.Errorf("open change stream: %w", task.ErrNoChangeStream)
 	}
-	st := &Stream{store: s, detail: opts.Detail, token: slices.Clone(opts.Token)}
+	st := &Stream{store: s, detail: opts.Detail}
+	if len(opts.Token) > 0 {
+		st.token = slices.Clone(opts.Token)
+		if err := st.token.Validate(); err != nil {
+			return nil, fmt.Errorf("open change stream: %w: the token cannot be read: %w", task.ErrHistoryLost, err)
+		}
+	}
 	if err := st.open(ctx); err != nil {
 		return nil, fmt.Errorf("open change stream: %w", classify(err))
 	}
 	return st, nil
 }
 
-// streamPipeline keeps what carries a change, and of it only what is looked at. A very small document may be reported as replaced
-// instead of updated, so the change is looked for in both places.
-func streamPipeline(detail bool) mongo.Pipeline {
+// trimmed keeps the events that carry a change, and of them only what is looked at. A very small document may be reported as
+// replaced instead of updated, so the change is looked for in both places.
+func trimmed(detail bool) mongo.Pipeline {
 	fields := bson.D{{Key: "operationType", Value: 1}, {Key: "documentKey", Value: 1},
 		{Key: "fullDocument.change", Value: 1}, {Key: "updateDescription.updatedFields.change", Value: 1}}
 	if detail {
@@ -82,9 +93,13 @@ func (st *Stream) open(ctx context.Context) error {
 	if st.token != nil {
 		opts.SetResumeAfter(st.token)
 	}
+	pipeline := mongo.Pipeline{}
+	if !st.store.wholeEvents {
+		pipeline = trimmed(st.detail)
+	}
 	ctx, cancel := context.WithTimeout(ctx, streamOpen)
 	defer cancel()
-	cs, err := st.store.streamDB.Collection(TasksCollection).Watch(ctx, streamPipeline(st.detail), opts)
+	cs, err := st.store.streamDB.Collection(TasksCollection).Watch(ctx, pipeline, opts)
 	if err != nil {
 		return err
 	}
@@ -108,7 +123,7 @@ func (st *Stream) Next(ctx context.Context) ([]task.Observed, error) {
 		if o, ok := st.observed(st.cs.Current); ok {
 			seen = append(seen, o)
 		}
-		if st.cs.RemainingBatchLength() == 0 || len(seen) >= maxStreamNext {
+		if st.cs.RemainingBatchLength() == 0 { // asking on would wait for more
 			break
 		}
 	}
