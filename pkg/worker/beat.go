@@ -1,0 +1,81 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/ax-scheduler/ax/internal/task"
+)
+
+// beats extends the leases of all executions in one call every so often, keeps the worker's entry in the registry fresh, and
+// looks for what claims of unknown outcome hold. Cancels and lost leases come back with the answers.
+type beats struct {
+	store   store
+	runs    *runs
+	claimer *claimer
+	info    task.WorkerInfo
+	lease   time.Duration
+	every   time.Duration
+	log     *quietLog
+	metrics *metrics
+	lost    func(e *execution)
+}
+
+// run beats until ctx ends.
+func (b *beats) run(ctx context.Context) {
+	wait, failures := jitter(b.every), 0
+	for pause(ctx, wait) {
+		if err := b.beat(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			failures++
+			b.metrics.beatFailures.Inc()
+			b.log.warn("heartbeat failed, trying on", "err", err)
+			wait = min(backoff(failures, b.every/10, time.Second), b.every)
+			continue
+		}
+		failures = 0
+		wait = jitter(b.every)
+	}
+}
+
+func (b *beats) beat(ctx context.Context) error {
+	// Nothing in a beat may take so long that the next one comes too late for the leases.
+	ctx, cancel := context.WithTimeout(ctx, b.lease/3)
+	defer cancel()
+	owned := b.runs.owned()
+	sent := time.Now()
+	if len(owned) > 0 {
+		result, err := b.store.Heartbeat(ctx, task.HeartbeatRequest{Worker: b.info.ID, Owned: owned, Lease: b.lease})
+		if err != nil {
+			return err
+		}
+		for _, e := range b.runs.confirm(owned, sent, result) {
+			b.lost(e)
+		}
+	}
+	if err := b.store.BeatWorker(ctx, b.info); err != nil {
+		b.log.warn("the worker's entry cannot be refreshed, trying on", "err", err) // shown as gone meanwhile; no lease hangs on it
+	}
+	b.claimer.resolve(ctx)
+	b.runs.flushProgress(ctx)
+	return nil
+}
+
+// fence ends handlers whose lease may be over, by the monotonic clock and whatever the database does meanwhile.
+func (e *engine) fence(ctx context.Context) {
+	tick := time.NewTicker(max(e.opts.Lease/50, 10*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			for _, x := range e.runs.fenceOff(time.Now()) {
+				e.metrics.fenced.Inc()
+				x.logger(e.log).Warn("no heartbeat was confirmed in time, the handler is cancelled")
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package worker
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ax-scheduler/ax/internal/task"
+)
+
+// fit reports whether a task that was won may be run: it is of the type it was taken for and of this worker's channel, the
+// answer came soon enough for its lease, and the worker does not stop.
+func (e *engine) fit(t *task.Task, wanted *kind, sent time.Time) bool {
+	return !e.stopping.Load() && t.Type == wanted.name && t.Channel == e.opts.Channel &&
+		time.Since(sent) < e.opts.Lease-e.opts.Lease/5
+}
+
+func (e *engine) newExecution(t *task.Task, sent time.Time) *execution {
+	return &execution{task: t, kind: e.kinds[t.Type], runs: e.runs, store: e.store, log: e.quiet, confirmed: sent, end: func(error) {}}
+}
+
+// start runs the handlers of tasks that were won. sent is when their claim was.
+func (e *engine) start(tasks []*task.Task, sent time.Time) {
+	for _, t := range tasks {
+		x := e.newExecution(t, sent)
+		x.started = time.Now()
+		deadline := x.started.Add(t.Timeout)
+		x.public = publicTask(t, deadline)
+		// The handler's context descends from nothing: whether it may go on is decided here, case by case, with a cause.
+		ctx, end := context.WithCancelCause(context.WithValue(context.Background(), contextKey{}, x))
+		ctx, release := context.WithDeadlineCause(ctx, deadline, ErrTimeout)
+		x.ctx, x.end = ctx, end
+		e.runs.add(x)
+		e.pickup(x)
+		go func() {
+			defer release()
+			e.supervise(x)
+		}()
+	}
+}
+
+// supervise runs one handler to its end.
+func (e *engine) supervise(x *execution) {
+	// The timeout is reported when it happens, not when a handler that ignores it comes back.
+	forget := context.AfterFunc(x.ctx, func() {
+		if context.Cause(x.ctx) == ErrTimeout && e.runs.timedOut(x) {
+			x.logger(e.log).Warn("task timed out")
+			e.report(x, x.timeout())
+		}
+	})
+	result := goexit
+	defer func() { // also when the handler ended its goroutine
+		forget()
+		e.returned(x, result, context.Cause(x.ctx))
+	}()
+	result = x.kind.invoke(x.ctx, x.public)
+}
+
+// returned frees the slot and reports what the handler came to.
+func (e *engine) returned(x *execution, result ending, cause error) {
+	ran := time.Since(x.started)
+	verdict := e.runs.leave(x, time.Now())
+	switch verdict {
+	case reporting:
+		if result.crash != nil {
+			x.logger(e.log).Error("handler crashed", "err", safeText(result.crash.message), "stack", safeText(result.crash.stack))
+		}
+		e.report(x, x.outcome(result, cause))
+	case fenced:
+		e.report(x, x.report(task.Released, nil))
+	}
+	x.end(nil) // release what hangs on the context
+	e.metrics.runSeconds.WithLabelValues(x.kind.name).Observe(ran.Seconds())
+	e.intake.returned(x.kind, ran)
+}
+
+// report hands an outcome to the finisher.
+func (e *engine) report(x *execution, o task.Outcome) {
+	o.Worker, o.Random = e.opts.ID, rand.Float64()
+	e.metrics.tasks.WithLabelValues(o.Task.Type, outcomeNames[o.Kind]).Inc()
+	e.finisher.add(x, o)
+}
+
+// handBack releases tasks of a claim that are not run here, without cost to them.
+func (e *engine) handBack(tasks []*task.Task, sent time.Time) {
+	for _, t := range tasks {
+		x := e.newExecution(t, sent)
+		x.verdict, x.returned = fenced, true
+		e.runs.hold(x)
+		e.report(x, x.report(task.Released, nil))
+	}
+}
+
+// lost notes that the database has said that an execution is no longer ours.
+func (e *engine) lost(x *execution) {
+	e.metrics.leaseLost.Inc()
+	x.logger(e.log).Warn("lease lost: another worker may have the task, this attempt changes nothing")
+}
+
+var outcomeNames = map[task.OutcomeKind]string{
+	task.Succeeded: "success", task.FailedAttempt: "failure", task.FailedForGood: "non_retryable", task.RejectedResult: "rejected_result",
+	task.Released: "released", task.Snoozed: "snoozed", task.CancelledByRequest: "cancelled",
+}
+
+func (e *execution) report(kind task.OutcomeKind, failed *task.Error) task.Outcome {
+	return task.Outcome{Owned: e.owned(), Kind: kind, Error: failed, Task: e.task}
+}
+
+func (e *execution) logger(log *slog.Logger) *slog.Logger {
+	return log.With("task_id", e.task.ID, "task_type", e.task.Type, "attempt", e.task.Attempts)
+}
