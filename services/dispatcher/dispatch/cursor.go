@@ -64,7 +64,7 @@ func due(saved, place mark, since time.Duration) bool {
 	switch news := place.events - saved.events; {
 	case news >= saveEvents:
 		return true
-	case news > 0:
+	case news > 0, saved.token == nil: // the first place of a term tells how far the term before was left
 		return since >= saveEvery
 	default:
 		return since >= saveIdle

@@ -190,12 +190,15 @@ func (m *memory) Due(_ context.Context, from, to time.Time, limit int) ([]task.C
 	return m.sorted(func(c task.Candidate) bool { return !c.ScheduledAt.Before(from) && c.ScheduledAt.Before(to) }, limit), nil
 }
 
-func (m *memory) OpenStream(context.Context, []byte) (Stream, error) {
+func (m *memory) OpenStream(_ context.Context, token []byte) (Stream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.opens++
 	if m.open != nil {
 		return nil, m.open
+	}
+	if string(token) == "poison" {
+		return nil, errors.New("cannot read the token")
 	}
 	return (*memoryStream)(m), nil
 }

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 		tasks:       byLabel("signalled_tasks_total", "Tasks in the signals sent.", "type", "channel", "lane"),
 		found:       byLabel("found_total", "Lanes found to hold due tasks that nobody had signalled.", "by"),
 		refills:     counter("refills_total", "Reads of a lane's backlog."),
-		resends:     counter("resends_total", "Tasks taken out of flight because their signal was lost."),
+		resends:     counter("resends_total", "Tasks taken out of flight because their signal seemed to be lost; those that still wait are sent again."),
 		refused:     counter("refused_total", "Signals the bus had no room for. Their tasks wait in the database."),
 		failed:      counter("publish_failures_total", "Signals that could not be published. Their tasks wait in the database."),
 		walks:       counter("walks_total", "Walks through all that is due."),

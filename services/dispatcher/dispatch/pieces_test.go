@@ -169,6 +169,7 @@ func TestCursorIsSavedWhenItIsWorthIt(t *testing.T) {
 	a, b := []byte("a"), []byte("b")
 	require.False(t, due(mark{}, mark{}, time.Hour), "no place yet")
 	require.False(t, due(mark{token: a, events: 1}, mark{token: a, events: 1}, time.Hour), "nothing new")
+	require.True(t, due(mark{}, mark{token: a}, time.Second), "the first of a term")
 	require.False(t, due(mark{token: a}, mark{token: b, events: 1}, 500*time.Millisecond))
 	require.True(t, due(mark{token: a}, mark{token: b, events: 1}, time.Second))
 	require.True(t, due(mark{token: a}, mark{token: b, events: 500}, minSave))

@@ -21,6 +21,7 @@ const (
 	silentStream  = time.Minute // a stream whose place does not move for so long is opened again
 	retryNoStream = time.Minute // a server without change streams is asked again after this
 	openTimeout   = 2 * time.Minute
+	hopeless      = 5 // failures in a row after which a place is given up: it may be what the server cannot stomach
 )
 
 // tailer follows the change stream and feeds the board with it.
@@ -60,9 +61,7 @@ func (t *tailer) run(ctx context.Context) error {
 			t.mode.set(false, "the database has no change streams")
 			wait = retryNoStream + rand.N(retryNoStream/4)
 		case errors.Is(err, task.ErrHistoryLost):
-			t.log.Warn("change stream history lost: everything due is looked at again", "err", err)
-			t.metrics.historyLost.Inc()
-			if err := t.drop(ctx); err != nil {
+			if err := t.drop(ctx, err); err != nil {
 				return err
 			}
 			if failures == 1 {
@@ -70,6 +69,11 @@ func (t *tailer) run(ctx context.Context) error {
 			}
 		default:
 			t.mode.set(false, err.Error())
+			if t.token != nil && failures == hopeless {
+				if err := t.drop(ctx, err); err != nil {
+					return err
+				}
+			}
 		}
 		sleep(ctx, wait)
 	}
@@ -90,7 +94,9 @@ func (t *tailer) resume(ctx context.Context) error {
 }
 
 // drop forgets the place, here and in the store, and what was known of ids in flight: the changes between are lost.
-func (t *tailer) drop(ctx context.Context) error {
+func (t *tailer) drop(ctx context.Context, why error) error {
+	t.log.Warn("change stream history lost: everything due is looked at again", "err", why)
+	t.metrics.historyLost.Inc()
 	t.token = nil
 	t.board.forget(true)
 	if err := t.store.SaveCursor(ctx, CursorName, nil, time.Time{}, t.epoch); err != nil {

@@ -346,6 +346,19 @@ func TestLostHistoryLosesNoTask(t *testing.T) {
 	})
 }
 
+func TestAPlaceThatCannotBeReadIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		m.saved = []byte("poison")
+		d, stop := m.lead(t, 1)
+		time.Sleep(time.Minute)
+		m.insert("new", 5, time.Now().Add(-time.Second), false)
+		require.Equal(t, []string{"new"}, m.drain(t, 1, 10*time.Millisecond, false), "by the stream")
+		require.NoError(t, d.Ready(t.Context()))
+		require.NoError(t, stop())
+	})
+}
+
 func TestTheDatabasesClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
