@@ -130,25 +130,39 @@ func (a *API) submitMany(ctx context.Context, header events.Header, body []byte)
 	}
 	reply := events.SubmitManyReply{Answers: make([]events.Answer, len(in.Tasks))}
 	var tasks []*task.Task
-	var places []int
-	refuse := func(i int, err error) {
-		reply.Answers[i].Accepted, reply.Answers[i].Error = false, intake.Refusal(err)
-	}
+	of := make([]int, len(in.Tasks)) // the place of each submission in tasks; -1: it is refused
+	first := map[string]int{}        // the same for ids: of two submissions with one id the first counts, in whatever order they would be stored
 	for i, one := range in.Tasks {
 		t, err := a.build(one, header)
 		if err != nil {
-			refuse(i, a.count(err))
+			of[i], reply.Answers[i].Error = -1, intake.Refusal(a.count(err))
 			continue
 		}
-		tasks, places = append(tasks, t), append(places, i)
+		n, again := first[t.ID]
+		switch {
+		case !again:
+			of[i], first[t.ID] = len(tasks), len(tasks)
+			tasks = append(tasks, t)
+		case t.SubmitHash == tasks[n].SubmitHash:
+			of[i] = n
+		default:
+			of[i], reply.Answers[i] = -1, events.Answer{ID: t.ID, Error: intake.Refusal(a.count(task.ErrIDConflict))}
+		}
 	}
 	status, errs := a.taker.storeAll(ctx, tasks)
-	for n, i := range places {
-		answer, err := a.outcome(tasks[n], status[n], errs[n])
-		reply.Answers[i] = answer
-		if err != nil {
-			refuse(i, err)
+	told := make([]bool, len(tasks))
+	for i, n := range of {
+		if n < 0 {
+			continue
 		}
+		if status[n] == task.Inserted && told[n] {
+			status[n] = task.Duplicate
+		}
+		answer, err := a.outcome(tasks[n], status[n], errs[n])
+		if err != nil {
+			answer.Error = intake.Refusal(err)
+		}
+		reply.Answers[i], told[n] = answer, true
 	}
 	return reply, nil
 }

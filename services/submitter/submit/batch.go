@@ -19,7 +19,6 @@ import (
 const (
 	inserters     = 2 // one insert travels while the server works on the other; more only split the batches
 	maxBatchBytes = 8 << 20
-	insertTimeout = 15 * time.Second
 	firstBackoff  = 100 * time.Millisecond
 	mostBackoff   = 5 * time.Second
 	// suspectAfter is how many failed inserts, by a database that answers otherwise, make the batch itself suspect.
@@ -49,6 +48,7 @@ type batcher struct {
 	max     int
 	log     *slog.Logger
 	metrics *metrics
+	timeout time.Duration // of one insert
 	grace   time.Duration // what an insert on its way gets when the service stops
 
 	in   chan *job
@@ -64,8 +64,8 @@ type batcher struct {
 	noisy   rate.Sometimes
 }
 
-func newBatcher(store Inserter, most int, grace time.Duration, log *slog.Logger, m *metrics) *batcher {
-	return &batcher{store: store, max: most, grace: grace, log: log, metrics: m, in: make(chan *job), out: make(chan []*job),
+func newBatcher(store Inserter, cfg Config, log *slog.Logger, m *metrics) *batcher {
+	return &batcher{store: store, max: cfg.Batch, timeout: cfg.Insert, grace: cfg.Grace, log: log, metrics: m, in: make(chan *job), out: make(chan []*job),
 		done: make(chan struct{}), noisy: rate.Sometimes{First: 1, Interval: 10 * time.Second}}
 }
 
@@ -197,7 +197,7 @@ func (b *batcher) try(ctx context.Context, batch []*job) (rest []*job, err error
 	for i, j := range batch {
 		tasks[i] = j.task
 	}
-	ctx, cancel := context.WithTimeout(ctx, insertTimeout)
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	began := time.Now()
 	status, err := b.store.Insert(ctx, tasks)

@@ -134,6 +134,8 @@ func (s *stream) NextBatch(ctx context.Context, n int) ([]events.Message, error)
 	return batch, nil
 }
 
+func (s *stream) Close() {}
+
 // publish delivers a body on ax.submit.email and returns its sequence.
 func (s *stream) publish(body string) uint64 { return s.publishOn("ax.submit.email", body, nil) }
 

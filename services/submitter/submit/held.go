@@ -47,8 +47,11 @@ func (h *holder) ack(m *held) {
 
 func (h *holder) giveBack(m *held, after time.Duration) {
 	h.drop(m)
-	_ = m.NakWithDelay(after)
+	_ = m.NakWithDelay(max(after, leaving))
 }
+
+// leaving is what the server gets to notice that this process asks for no more, before it delivers to another.
+const leaving = 100 * time.Millisecond
 
 func (h *holder) drop(m *held) {
 	h.mu.Lock()

@@ -23,6 +23,8 @@ type Inserter interface {
 type Source interface {
 	// NextBatch waits for messages and returns those that are there, at most n. It may return none.
 	NextBatch(ctx context.Context, n int) ([]events.Message, error)
+	// Close stops asking for messages and gives back those that NextBatch has not returned.
+	Close()
 }
 
 // Bus carries what the submitter has to say.

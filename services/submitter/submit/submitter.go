@@ -22,6 +22,7 @@ type Config struct {
 	AckWait time.Duration // after which AX_SUBMIT delivers again what nobody acknowledged; default 30 s
 	Grace   time.Duration // what an insert on its way gets when the service stops; default 5 s
 	Aside   time.Duration // after which a submission is tried again that could not be stored or buried; default 30 s
+	Insert  time.Duration // what one insert may take before it counts as failed; default 15 s
 }
 
 // Submitter takes submissions from AX_SUBMIT. See the package comment for what it promises.
@@ -49,27 +50,37 @@ func New(cfg Config, store Inserter, source Source, bus Bus, reg prometheus.Regi
 	set(&cfg.AckWait, 30*time.Second)
 	set(&cfg.Grace, 5*time.Second)
 	set(&cfg.Aside, 30*time.Second)
+	set(&cfg.Insert, 15*time.Second)
 	if cfg.Batch <= 0 {
 		cfg.Batch = 500
 	}
 	log = log.With("component", "submit")
 	m := newMetrics(reg)
 	return &Submitter{cfg: cfg, store: store, source: source, bus: bus, log: log, metrics: m,
-		batches: newBatcher(store, cfg.Batch, cfg.Grace, log, m), held: newHolder(cfg.AckWait), dead: make(chan *refusal, cfg.Batch),
+		batches: newBatcher(store, cfg, log, m), held: newHolder(cfg.AckWait), dead: make(chan *refusal, cfg.Batch),
 		noisy: rate.Sometimes{First: 1, Interval: 10 * time.Second}}
 }
 
-// Run takes submissions in until ctx ends. What is on its way into the database then is still stored and acknowledged; the rest
-// is given back to the stream.
+// Run takes submissions in until ctx ends, and closes the source. What is on its way into the database then is still stored and
+// acknowledged; the rest is given back to the stream.
 func (s *Submitter) Run(ctx context.Context) error {
 	lingering, end := linger(ctx, s.cfg.Grace)
 	defer end()
+	// First the source, then all the rest: what is given back while this process still asks for more would be sent to it
+	// again, and be missed by the others until the server loses patience.
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	var running, burying sync.WaitGroup
+	running.Go(func() {
+		defer stop()
+		<-ctx.Done()
+		s.source.Close()
+	})
 	burying.Go(func() { s.bury(lingering) })
-	running.Go(func() { s.held.run(ctx) })
-	running.Go(func() { s.batches.run(ctx) })
-	running.Go(func() { s.batches.watch(ctx) })
-	s.fetch(ctx)
+	running.Go(func() { s.held.run(working) })
+	running.Go(func() { s.batches.run(working) })
+	running.Go(func() { s.batches.watch(working) })
+	s.fetch(working)
 	running.Wait() // a conflict found by the last insert is still refused
 	close(s.dead)
 	burying.Wait()
