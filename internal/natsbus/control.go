@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -44,7 +43,7 @@ func (b *Bus) SubscribeCancel(fn func(events.Cancel)) (stop func(), err error) {
 // Answer sends the answer to a submission to the subject that its header Ax-Reply-To names, over core NATS. A name that
 // is no plain subject, or one that belongs to ax or to NATS, is refused: an answer must not become a submission.
 func (b *Bus) Answer(replyTo string, a events.Answer) error {
-	if !answerable(replyTo) {
+	if !events.Answerable(replyTo) {
 		return fmt.Errorf("answer to %q: give a subject without wildcards and white space that begins neither with ax. nor with $", replyTo)
 	}
 	data, err := events.Encode(a)
@@ -55,18 +54,4 @@ func (b *Bus) Answer(replyTo string, a events.Answer) error {
 		return fmt.Errorf("answer: %w", err)
 	}
 	return nil
-}
-
-const maxSubject = 255
-
-func answerable(subject string) bool {
-	if subject == "" || len(subject) > maxSubject || strings.HasPrefix(subject, "$") || strings.HasPrefix(subject, "ax.") || subject == "ax" {
-		return false
-	}
-	for token := range strings.SplitSeq(subject, ".") {
-		if token == "" || strings.ContainsAny(token, "*>") || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return false
-		}
-	}
-	return true
 }

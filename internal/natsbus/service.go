@@ -166,7 +166,7 @@ func (s *Service) respond(r request, reply any, refusal *events.Error) {
 	}
 	if refusal != nil {
 		m.Header = nats.Header{
-			micro.ErrorCodeHeader: {strconv.Itoa(Status(refusal.Code))}, micro.ErrorHeader: {headerText(refusal.Message)},
+			micro.ErrorCodeHeader: {strconv.Itoa(refusal.Status())}, micro.ErrorHeader: {headerText(refusal.Message)},
 		}
 		m.Data, _ = events.Encode(refusal) // strings only: always writable
 	}
@@ -184,26 +184,6 @@ func headerText(s string) string {
 		return r
 	}, s)
 	return cmp.Or(strings.TrimSpace(line), "error")
-}
-
-// Status is the HTTP status that belongs to an error code.
-func Status(code string) int {
-	switch code {
-	case events.CodeInvalid:
-		return 400
-	case events.CodeNotFound:
-		return 404
-	case events.CodeIDConflict, events.CodeFinished:
-		return 409
-	case events.CodeTooLarge:
-		return 413
-	case events.CodeUnsupported:
-		return 501
-	case events.CodeUnavailable:
-		return 503
-	default:
-		return 500
-	}
 }
 
 // Stop takes no more requests and returns when those taken are answered, or with the error of ctx.
