@@ -57,6 +57,7 @@ type Reaper struct {
 	log     *slog.Logger
 	metrics *metrics
 
+	looking sync.Mutex
 	first   chan struct{} // closed with the first reading
 	mending mending
 }
@@ -75,7 +76,7 @@ func New(cfg Config, store Store, reg prometheus.Registerer, log *slog.Logger) *
 // Note is what a leader leaves in its lock, see [Reaper.Lead].
 func (r *Reaper) Note() string { return r.watch.leave(time.Now()) }
 
-// Watch reads the database's clock every second until ctx ends. It is to run on every instance, so that the next leader has
+// Watch reads the database's clock every second, or several times a beat if that is shorter, until ctx ends. It is to run on every instance, so that the next leader has
 // been watching for long when its turn comes.
 func (r *Reaper) Watch(ctx context.Context) error {
 	var once sync.Once
@@ -83,14 +84,16 @@ func (r *Reaper) Watch(ctx context.Context) error {
 		if err := r.look(ctx); err == nil {
 			once.Do(func() { close(r.first) })
 		}
-		if !pause(ctx, time.Second) {
+		if !pause(ctx, min(time.Second, r.cfg.Beat/4)) {
 			return nil
 		}
 	}
 }
 
-// look takes one reading. An answer that does not come is what the watch itself notices, so it is not logged here.
+// look takes one reading, one at a time. An answer that does not come is what the watch itself notices, so it is not logged here.
 func (r *Reaper) look(ctx context.Context) error {
+	r.looking.Lock()
+	defer r.looking.Unlock()
 	asking, cancel := context.WithTimeout(ctx, r.cfg.Beat)
 	defer cancel()
 	sent := time.Now()
@@ -121,6 +124,7 @@ func (r *Reaper) Lead(ctx context.Context, lease task.Lease) error {
 		return nil
 	}
 	if r.watch.takeOver(lease.Note) {
+		r.metrics.pauses.WithLabelValues("new leader").Inc()
 		r.log.Info("nothing is revived before a whole lease was watched")
 		r.mending.ask(time.Now()) // the clock may have gone back while nobody looked
 	}

@@ -57,11 +57,19 @@ func (r *Reaper) sweep(ctx context.Context) (found int, err error) {
 
 // end ends the tasks of one reading and returns how many it ended.
 func (r *Reaper) end(ctx context.Context, due []*task.Task) (ended int, err error) {
-	var running, expired []*task.Task
-	now, trusted := r.watch.now(time.Now())
-	if !trusted { // the reading may have taken long, and an outage may have begun with it
+	if len(due) == 0 {
 		return 0, nil
 	}
+	// The clock is looked at once more, now that the leases have been read: had it gone back before one of them was written, that
+	// lease would look long over. And reading may have taken long, because an outage has begun.
+	if err := r.look(ctx); err != nil {
+		return 0, err
+	}
+	now, trusted := r.watch.now(time.Now())
+	if !trusted {
+		return 0, nil
+	}
+	var running, expired []*task.Task
 	for _, t := range due {
 		switch {
 		case t.State == task.Running && !t.LeaseUntil.After(now.Add(-r.cfg.Grace)):

@@ -36,7 +36,7 @@ type reading struct {
 
 // verdict is what a reading changed.
 type verdict struct {
-	paused string        // why a pause begins with this reading; empty: none does
+	paused string        // why a pause begins with this reading; empty: none does, or one went on already and is only prolonged
 	step   time.Duration // how far the clock jumped; 0: within the limit
 }
 
@@ -63,7 +63,11 @@ func (w *watch) observe(r reading) verdict {
 		v.paused = "no answer"
 	}
 	if v.paused != "" {
+		prolonged := r.received.Before(w.resumeAt)
 		w.pause(r.received, v.paused)
+		if prolonged {
+			v.paused = ""
+		}
 	}
 	return v
 }

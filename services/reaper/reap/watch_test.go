@@ -76,6 +76,25 @@ func TestWatchPausesForOneLease(t *testing.T) {
 	}
 }
 
+func TestDisturbancesDuringAPauseProlongIt(t *testing.T) {
+	tp := newTape()
+	tp.read()
+	tp.seconds(60)
+	tp.primary = "b:27017"
+	tp.pass(time.Second)
+	require.Equal(t, "another primary", tp.read().paused)
+	tp.seconds(20)
+	tp.server = tp.server.Add(-time.Hour)
+	tp.pass(time.Second)
+	v := tp.read()
+	require.Empty(t, v.paused, "it pauses already")
+	require.Equal(t, -time.Hour, v.step)
+	tp.seconds(29)
+	require.False(t, tp.trusted())
+	tp.seconds(1)
+	require.True(t, tp.trusted())
+}
+
 func TestWatchBearsWhatIsNoDisturbance(t *testing.T) {
 	tp := newTape()
 	tp.read()
