@@ -52,7 +52,7 @@ type Task struct {
 	ConcurrencyKey string
 	WorkflowID     string
 	RerunOf        string
-	Source         string // door it came through: nats, api, tx, cron
+	Source         string // door it came through: nats, api, tx, cron; of a re-run with who asked, api/<who>
 	Traceparent    string
 
 	DependsOn []string

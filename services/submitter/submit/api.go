@@ -48,7 +48,7 @@ func NewAPI(s *Submitter, store Records, maxReply int) *API {
 	if maxReply <= 0 {
 		maxReply = defaultMaxReply
 	}
-	return &API{store: store, taker: s, maxReply: maxReply, log: s.log, noisy: rate.Sometimes{First: 1, Interval: 10 * time.Second}}
+	return &API{store: store, taker: s, maxReply: maxReply, log: s.log, noisy: seldom()}
 }
 
 // Endpoints returns the handler of each subject. They may be called at the same time, with a context that has a deadline.

@@ -66,7 +66,7 @@ type batcher struct {
 
 func newBatcher(store Inserter, cfg Config, log *slog.Logger, m *metrics) *batcher {
 	return &batcher{store: store, max: cfg.Batch, timeout: cfg.Insert, grace: cfg.Grace, log: log, metrics: m, in: make(chan *job), out: make(chan []*job),
-		done: make(chan struct{}), noisy: rate.Sometimes{First: 1, Interval: 10 * time.Second}}
+		done: make(chan struct{}), noisy: seldom()}
 }
 
 // put hands a job over. It waits while as much is gathered as one batch may hold.
@@ -255,7 +255,7 @@ func (b *batcher) worked() {
 	b.failing, b.success = nil, time.Now()
 	if b.told {
 		b.told = false
-		b.noisy = rate.Sometimes{First: 1, Interval: 10 * time.Second} // the next outage is news again
+		b.noisy = seldom() // the next outage is news again
 		b.log.Info("storing tasks again")
 	}
 }

@@ -10,6 +10,9 @@ import (
 // maxDeadBody is how much of a refused body is kept: what fits, in base64 and with its reason, into a message of 1 MiB.
 const maxDeadBody = 700 << 10
 
+// maxDeadBytes bounds the bodies that wait for AX_DEAD.
+const maxDeadBytes = 16 << 20
+
 // refusal is a message that can never become a task.
 type refusal struct {
 	msg *held
@@ -19,11 +22,16 @@ type refusal struct {
 // refuse sends a message on its way into AX_DEAD. When too many are on it already, this one is delivered again later: a flood of
 // bad submissions must not hold up good ones.
 func (s *Submitter) refuse(m *held, why *events.Error) {
-	select {
-	case s.dead <- &refusal{m, why}:
-	default:
-		s.held.giveBack(m, s.cfg.Aside)
+	size := int64(len(m.Data))
+	if s.deadBytes.Add(size) <= maxDeadBytes {
+		select {
+		case s.dead <- &refusal{m, why}:
+			return
+		default:
+		}
 	}
+	s.deadBytes.Add(-size)
+	s.held.giveBack(m, s.cfg.Aside)
 }
 
 // bury stores refused messages in AX_DEAD and acknowledges each only when it is there, until s.dead is closed.
@@ -42,6 +50,9 @@ func (s *Submitter) bury(ctx context.Context) {
 			batch, size = append(batch, next), size+len(next.msg.Data)
 		}
 		s.publishDead(ctx, batch)
+		for _, r := range batch {
+			s.deadBytes.Add(-int64(len(r.msg.Data)))
+		}
 	}
 }
 
@@ -63,7 +74,7 @@ func (s *Submitter) publishDead(ctx context.Context, batch []*refusal) {
 			continue
 		}
 		s.metrics.refused.WithLabelValues(r.why.Code).Inc()
-		s.noisy.Do(func() {
+		s.noisyRefusals.Do(func() {
 			s.log.Warn("submission refused; it is kept in AX_DEAD", "subject", events.Shorten(r.msg.Subject), "sequence", r.msg.Sequence, "code", r.why.Code, "field", r.why.Field)
 		})
 		s.held.ack(r.msg)

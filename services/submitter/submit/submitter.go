@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,10 +35,12 @@ type Submitter struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	batches *batcher
-	held    *holder
-	dead    chan *refusal
-	noisy   rate.Sometimes
+	batches   *batcher
+	held      *holder
+	dead      chan *refusal
+	deadBytes atomic.Int64 // of the bodies on their way into AX_DEAD
+
+	noisy, noisyRefusals rate.Sometimes // so that the one kind of line does not hide the other
 }
 
 // New makes a submitter and registers its metrics.
@@ -58,8 +61,11 @@ func New(cfg Config, store Inserter, source Source, bus Bus, reg prometheus.Regi
 	m := newMetrics(reg)
 	return &Submitter{cfg: cfg, store: store, source: source, bus: bus, log: log, metrics: m,
 		batches: newBatcher(store, cfg, log, m), held: newHolder(cfg.AckWait), dead: make(chan *refusal, cfg.Batch),
-		noisy: rate.Sometimes{First: 1, Interval: 10 * time.Second}}
+		noisy: seldom(), noisyRefusals: seldom()}
 }
+
+// seldom lets a line pass, and then one in ten seconds.
+func seldom() rate.Sometimes { return rate.Sometimes{First: 1, Interval: 10 * time.Second} }
 
 // Run takes submissions in until ctx ends, and closes the source. What is on its way into the database then is still stored and
 // acknowledged; the rest is given back to the stream.

@@ -253,11 +253,16 @@ func TestAFloodOfBadSubmissionsDoesNotHoldUpGoodOnes(t *testing.T) {
 		for range 500 {
 			b.stream.publish(`nonsense`)
 		}
+		for range 100 {
+			b.stream.publish(strings.Repeat("x", 1<<20))
+		}
 		good := b.stream.publish(`{}`)
 		synctest.Wait()
 		require.True(t, b.stream.ackedOnce(good))
 		require.LessOrEqual(t, b.held.count(), 30)
+		require.LessOrEqual(t, b.deadBytes.Load(), int64(maxDeadBytes))
 		time.Sleep(time.Hour)
+		require.Zero(t, b.deadBytes.Load())
 		b.stop()
 	})
 }
