@@ -31,6 +31,9 @@ type Options struct {
 	Sizes Sizes
 	// Replicas of each stream, 1 to 5; default 1. 0 leaves an existing stream as it is.
 	Replicas int
+	// SubmitAckWait is after how long a submission that no submitter settled is delivered again; default 30 s. So late may
+	// be what was on its way when NATS, a connection or a submitter died.
+	SubmitAckWait time.Duration
 	// ConnectTimeout bounds each attempt to connect; default 2 s.
 	ConnectTimeout time.Duration
 }
@@ -64,6 +67,7 @@ func Connect(opts Options) (*Bus, error) {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.ConnectTimeout = cmp.Or(opts.ConnectTimeout, 2*time.Second)
+	opts.SubmitAckWait = cmp.Or(opts.SubmitAckWait, 30*time.Second)
 	opts.Sizes = opts.Sizes.withDefaults()
 	b := &Bus{
 		log: opts.Log.With(slog.String("component", "natsbus")), opts: opts, metrics: newMetrics(opts.Registry),

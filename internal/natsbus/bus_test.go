@@ -31,17 +31,21 @@ func deadline(t testing.TB) context.Context {
 }
 
 // connect makes a bus that is closed at the end of the test, before its server stops.
-func connect(t testing.TB, server *localstack.NATS) *natsbus.Bus {
-	b, err := natsbus.Connect(natsbus.Options{URL: server.URL(), Name: "test", Log: testLog(t)})
+func connect(t testing.TB, server *localstack.NATS, with ...func(*natsbus.Options)) *natsbus.Bus {
+	opts := natsbus.Options{URL: server.URL(), Name: "test", Log: testLog(t)}
+	for _, change := range with {
+		change(&opts)
+	}
+	b, err := natsbus.Connect(opts)
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
 
 // start makes a server and a bus with its streams.
-func start(t testing.TB) (*localstack.NATS, *natsbus.Bus) {
+func start(t testing.TB, with ...func(*natsbus.Options)) (*localstack.NATS, *natsbus.Bus) {
 	server := stacktest.NATS(t)
-	b := connect(t, server)
+	b := connect(t, server, with...)
 	_, err := b.EnsureStreams(deadline(t))
 	require.NoError(t, err)
 	return server, b

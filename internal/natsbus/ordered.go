@@ -13,7 +13,7 @@ import (
 type OrderedOptions struct {
 	// Limit is how far Send may be ahead of Acked, over all keys; default 1,000.
 	Limit int
-	// AckTimeout is how long one try waits for its acknowledgement; default 2 s.
+	// AckTimeout is how long one try waits for its acknowledgement; default 5 s.
 	AckTimeout time.Duration
 	// OnReject, if not nil, gets a message that the server can never store (too large), from the goroutine of the
 	// publisher; it counts as done.
@@ -59,7 +59,7 @@ type orderAck struct {
 // Ordered makes an ordered publisher. Close it before the bus.
 func (b *Bus) Ordered(opts OrderedOptions) (*Ordered, error) {
 	opts.Limit = cmp.Or(opts.Limit, 1000)
-	opts.AckTimeout = cmp.Or(opts.AckTimeout, 2*time.Second)
+	opts.AckTimeout = cmp.Or(opts.AckTimeout, 5*time.Second)
 	sender, err := b.newSender(opts.Limit, opts.AckTimeout)
 	if err != nil {
 		return nil, err

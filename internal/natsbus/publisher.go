@@ -24,9 +24,10 @@ type PublisherOptions struct {
 	Name string
 	// InFlight is how many messages may be sent and not acknowledged, over all callers; default 1,000.
 	InFlight int
-	// AckTimeout is how long one try waits for its acknowledgement; default 2 s.
+	// AckTimeout is how long one try waits for its acknowledgement; default 5 s. A broken connection ends it at once, so it
+	// only matters when the server is there and silent.
 	AckTimeout time.Duration
-	// Deadline bounds a Publish whose context has no deadline, all tries together; default 5 s.
+	// Deadline bounds a Publish whose context has no deadline, all tries together; default 10 s.
 	Deadline time.Duration
 	// Trip is after how many failed calls in a row the breaker opens; default 5. Cool is how long it stays open; default 2 s.
 	Trip uint32
@@ -51,8 +52,8 @@ type Publisher struct {
 func (b *Bus) Publisher(opts PublisherOptions) (*Publisher, error) {
 	opts.Name = cmp.Or(opts.Name, "publish")
 	opts.InFlight = cmp.Or(opts.InFlight, 1000)
-	opts.AckTimeout = cmp.Or(opts.AckTimeout, 2*time.Second)
-	opts.Deadline = cmp.Or(opts.Deadline, 5*time.Second)
+	opts.AckTimeout = cmp.Or(opts.AckTimeout, 5*time.Second)
+	opts.Deadline = cmp.Or(opts.Deadline, 10*time.Second)
 	opts.Trip = cmp.Or(opts.Trip, 5)
 	opts.Cool = cmp.Or(opts.Cool, 2*time.Second)
 	sender, err := b.newSender(opts.InFlight, opts.AckTimeout)

@@ -62,13 +62,8 @@ func TestPublishTellsEachResult(t *testing.T) {
 }
 
 func TestPublishToAFullStream(t *testing.T) {
-	server := stacktest.NATS(t)
-	b, err := natsbus.Connect(natsbus.Options{URL: server.URL(), Sizes: natsbus.Sizes{Submit: 4 << 20}})
-	require.NoError(t, err)
-	t.Cleanup(b.Close)
-	_, err = b.EnsureStreams(deadline(t))
-	require.NoError(t, err)
-	p := publisher(t, b, natsbus.PublisherOptions{Trip: 1})
+	_, b := start(t, func(o *natsbus.Options) { o.Sizes.Submit = 4 << 20 })
+	p := publisher(t, b, natsbus.PublisherOptions{Trip: 1, AckTimeout: patience})
 	submit := natsbus.Msg{Subject: "ax.submit.email", Data: make([]byte, 512<<10)}
 	kept := 0
 	for range 12 {
@@ -87,7 +82,7 @@ func TestPublishToAFullStream(t *testing.T) {
 
 func TestPublishToAFullLane(t *testing.T) {
 	_, b := start(t)
-	p := publisher(t, b, natsbus.PublisherOptions{})
+	p := publisher(t, b, natsbus.PublisherOptions{AckTimeout: patience}) // without ids, a second try would be stored again
 	limit := 10_000
 	msgs := make([]natsbus.Msg, limit+5)
 	for i := range msgs {
@@ -272,11 +267,7 @@ func TestOrderedLeavesOutWhatCanNeverBeStored(t *testing.T) {
 
 // Closing the bus first must not count as "can never be stored": the caller would take the messages for published.
 func TestOrderedDoesNotTakeAClosedBusForARefusal(t *testing.T) {
-	server := stacktest.NATS(t)
-	b, err := natsbus.Connect(natsbus.Options{URL: server.URL()})
-	require.NoError(t, err)
-	_, err = b.EnsureStreams(deadline(t))
-	require.NoError(t, err)
+	_, b := start(t)
 	o := ordered(t, b, natsbus.OrderedOptions{OnReject: func(m natsbus.Msg, err error) { t.Errorf("%s was rejected: %v", m.ID, err) }})
 	b.Close()
 	n, err := o.Send(deadline(t), "a", event(0, "0"))

@@ -18,10 +18,13 @@ import (
 type Message = events.Message
 
 const (
-	pullWait      = 5 * time.Second // how long a pull stays with the server when nothing arrives
-	pullHeartbeat = 500 * time.Millisecond
-	rebuildFirst  = 20 * time.Millisecond
-	rebuildMost   = 2 * time.Second
+	// A pull ends after pullWait at the latest, so that a source can stop without cutting one off: what is on its way then
+	// would be missing until the server delivers it again.
+	pullWait = time.Second
+	// With a heartbeat a pull is longer, and cut off by a stop; a lost one is noticed after two beats.
+	pullBeats    = 10
+	rebuildFirst = 20 * time.Millisecond
+	rebuildMost  = 2 * time.Second
 )
 
 // source pulls from one durable consumer, and makes it (and its stream) again when it is gone.
@@ -29,9 +32,12 @@ type source struct {
 	bus    *Bus
 	stream string
 	cfg    jetstream.ConsumerConfig
+	beat   time.Duration // heartbeat of a long pull; 0: short pulls
+	strays sync.WaitGroup
 
 	mu       sync.Mutex
 	consumer jetstream.Consumer // nil: look it up before the next pull
+	from     time.Time          // where a consumer begins that has to be made again; zero: as cfg says
 }
 
 // ensure returns the consumer, made if need be.
@@ -43,10 +49,10 @@ func (s *source) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	}
 	ctx, cancel := s.bus.whileConnected(ctx)
 	defer cancel()
-	consumer, err := s.bus.js.CreateOrUpdateConsumer(ctx, s.stream, s.cfg)
+	consumer, err := s.attach(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if err = s.bus.recreateStreams(ctx); err == nil {
-			consumer, err = s.bus.js.CreateOrUpdateConsumer(ctx, s.stream, s.cfg)
+			consumer, err = s.attach(ctx)
 		}
 	}
 	if err != nil {
@@ -54,6 +60,39 @@ func (s *source) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	}
 	s.consumer = consumer
 	return consumer, nil
+}
+
+// attach finds the consumer and brings its settings up to date, or makes it.
+func (s *source) attach(ctx context.Context) (jetstream.Consumer, error) {
+	cfg := s.cfg
+	existing, err := s.bus.js.Consumer(ctx, s.stream, cfg.Durable)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		if !s.from.IsZero() {
+			cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &s.from
+		}
+		return s.bus.js.CreateConsumer(ctx, s.stream, cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	have := existing.CachedInfo().Config
+	cfg.DeliverPolicy, cfg.OptStartSeq, cfg.OptStartTime = have.DeliverPolicy, have.OptStartSeq, have.OptStartTime
+	updated, err := s.bus.js.UpdateConsumer(ctx, s.stream, cfg)
+	if _, refused := errors.AsType[*jetstream.APIError](err); refused && !errors.Is(err, jetstream.ErrConsumerDoesNotExist) {
+		// Some settings cannot be changed. Those of an older version of ax serve as well.
+		s.bus.log.Warn("consumer keeps its old settings", slog.String("stream", s.stream), slog.String("consumer", cfg.Durable), slog.Any("err", err))
+		return existing, nil
+	}
+	return updated, err
+}
+
+// beginAgainAt sets where a consumer begins that was deleted under us.
+func (s *source) beginAgainAt(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at.After(s.from) {
+		s.from = at
+	}
 }
 
 // forget has the consumer looked up before the next pull.
@@ -65,8 +104,10 @@ func (s *source) forget() {
 }
 
 // run keeps a pull for up to n messages and maxBytes with the server and hands each message to emit as it arrives, until
-// ctx ends or the bus is closed. When emit reports false, that message and the rest of its pull go back to the server.
+// ctx ends or the bus is closed. When emit reports false, that message and the rest of its pull go back to the server. It
+// returns up to two seconds after the end of ctx.
 func (s *source) run(ctx context.Context, n, maxBytes int, emit func(jetstream.Msg) bool) {
+	defer s.strays.Wait()
 	failures := 0
 	for ctx.Err() == nil {
 		got, err := s.pull(ctx, n, maxBytes, emit)
@@ -97,11 +138,15 @@ func (s *source) pull(ctx context.Context, n, maxBytes int, emit func(jetstream.
 	if err != nil {
 		return false, err
 	}
-	// A pull that the server forgot in a restart would only be missed after two heartbeats.
 	reconnected := s.bus.nextReconnect()
-	pullCtx, cancel := context.WithTimeout(ctx, pullWait)
-	defer cancel()
-	options := []jetstream.FetchOpt{jetstream.FetchContext(pullCtx), jetstream.FetchHeartbeat(pullHeartbeat)}
+	var options []jetstream.FetchOpt
+	if s.beat == 0 {
+		options = append(options, jetstream.FetchMaxWait(pullWait))
+	} else {
+		long, cancel := context.WithTimeout(ctx, pullBeats*s.beat)
+		defer cancel()
+		options = append(options, jetstream.FetchContext(long), jetstream.FetchHeartbeat(s.beat))
+	}
 	if maxBytes > 0 {
 		options = append(options, jetstream.FetchMaxBytes(maxBytes))
 	}
@@ -110,6 +155,11 @@ func (s *source) pull(ctx context.Context, n, maxBytes int, emit func(jetstream.
 		return false, s.failed(err)
 	}
 	messages := batch.Messages()
+	giveBack := func() {
+		for msg := range messages {
+			_ = msg.Nak() // lost: it is delivered again after its wait
+		}
+	}
 	for {
 		select {
 		case msg, more := <-messages:
@@ -118,16 +168,14 @@ func (s *source) pull(ctx context.Context, n, maxBytes int, emit func(jetstream.
 			}
 			got = true
 			if !emit(msg) {
-				cancel()
-				_ = msg.Nak() // lost: it is delivered again after its wait
-				for rest := range messages {
-					_ = rest.Nak()
-				}
+				_ = msg.Nak()
+				giveBack()
 				return got, nil
 			}
 		case <-reconnected:
-			cancel()
-			reconnected = nil // once; what has arrived is still handed over
+			// The server has forgotten this pull, and the next one should not wait for its end.
+			s.strays.Go(giveBack)
+			return got, nil
 		}
 	}
 }

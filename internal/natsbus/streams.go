@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -150,7 +151,7 @@ func (b *Bus) ensureStream(ctx context.Context, want jetstream.StreamConfig) (in
 		}
 	}
 	if err != nil {
-		return nil, false, explainSize(err, want)
+		return nil, false, explain(err, want)
 	}
 	info = stream.CachedInfo()
 	next, err := merge(info.Config, want, b.opts.Replicas > 0)
@@ -158,7 +159,7 @@ func (b *Bus) ensureStream(ctx context.Context, want jetstream.StreamConfig) (in
 		return info, made, err
 	}
 	if stream, err = b.js.UpdateStream(ctx, *next); err != nil {
-		return nil, made, explainSize(err, want)
+		return nil, made, explain(err, want)
 	}
 	b.log.Info("stream settings updated", slog.String("stream", want.Name))
 	return stream.CachedInfo(), made, nil
@@ -190,8 +191,11 @@ func merge(have, want jetstream.StreamConfig, replicas bool) (*jetstream.StreamC
 	return &next, nil
 }
 
-// explainSize adds a next step when the server has no room for a stream.
-func explainSize(err error, want jetstream.StreamConfig) error {
+// explain adds a next step to what an operator has to change.
+func explain(err error, want jetstream.StreamConfig) error {
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("JetStream does not answer: start NATS with -js, or enable JetStream for this account: %w", err)
+	}
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == codeStorageExceeded || api.ErrorCode == codeNoResources) {
 		return fmt.Errorf("NATS has no room for its %d MiB: give it more (max_file_store), or ax less: %w", want.MaxBytes/mib, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -81,29 +82,42 @@ func TestEnsureStreamsLeavesAnotherRetentionAlone(t *testing.T) {
 }
 
 func TestEnsureStreamsSaysWhenThereIsNoRoom(t *testing.T) {
-	server, err := localstack.StartNATS(deadline(t), localstack.NATSOptions{Dir: t.TempDir(), MaxStore: 100 << 20})
+	cramped, err := localstack.StartNATS(deadline(t), localstack.NATSOptions{Dir: t.TempDir(), MaxStore: 100 << 20})
 	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	_, err = connect(t, server).EnsureStreams(deadline(t))
+	t.Cleanup(cramped.Stop)
+	_, err = connect(t, cramped).EnsureStreams(deadline(t))
 	require.ErrorContains(t, err, "NATS has no room for its 256 MiB")
 
-	small, err := natsbus.Connect(natsbus.Options{URL: server.URL(), Sizes: natsbus.Sizes{Submit: 10 << 20, Work: 10 << 20, Event: 10 << 20, Dead: 10 << 20}})
+	small, err := natsbus.Connect(natsbus.Options{URL: cramped.URL(), Sizes: natsbus.Sizes{Submit: 10 << 20, Work: 10 << 20, Event: 10 << 20, Dead: 10 << 20}})
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
 	_, err = small.EnsureStreams(deadline(t))
 	require.NoError(t, err)
 }
 
+func TestEnsureStreamsNeedsJetStream(t *testing.T) {
+	plain, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
+	require.NoError(t, err)
+	plain.Start()
+	t.Cleanup(func() { plain.Shutdown(); plain.WaitForShutdown() })
+	require.True(t, plain.ReadyForConnections(patience))
+	b, err := natsbus.Connect(natsbus.Options{URL: plain.ClientURL()})
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	_, err = b.EnsureStreams(deadline(t))
+	require.ErrorContains(t, err, "start NATS with -js")
+}
+
 func TestWatchStreamsTellsWhatIsAnew(t *testing.T) {
-	server, b := start(t)
+	local, b := start(t)
 	anew := watch(t, b)
 
-	require.NoError(t, server.Wipe())
+	require.NoError(t, local.Wipe())
 	stacktest.Eventually(t, patience, "all streams are there again and reported", func() bool { return len(anew()) == 4 })
 	require.ElementsMatch(t, allStreams, anew())
 
 	// Another process is faster: it is told all the same, because the stream is not the one this bus knew.
-	other := connect(t, server)
+	other := connect(t, local)
 	require.NoError(t, other.JS().DeleteStream(deadline(t), events.StreamEvent))
 	_, err := other.EnsureStreams(deadline(t))
 	require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
@@ -14,7 +13,6 @@ import (
 
 const (
 	submitDurable = "submitter"
-	submitAckWait = 30 * time.Second
 	// submitPending bounds what all submitters together hold; far above what one holds.
 	submitPending = 20_000
 	// One submitter holds at most these many messages and bytes, besides one pull of submitPullBytes.
@@ -36,11 +34,11 @@ type SubmitConsumer struct {
 	wg     sync.WaitGroup
 }
 
-// SubmitConsumer makes the consumer and begins to receive. A message that is not settled within 30 s is delivered again,
-// without limit. Close it before the bus.
+// SubmitConsumer makes the consumer and begins to receive. A message that is not settled within Options.SubmitAckWait is
+// delivered again, without limit. Close it before the bus.
 func (b *Bus) SubmitConsumer(ctx context.Context) (*SubmitConsumer, error) {
 	s := &source{bus: b, stream: events.StreamSubmit, cfg: jetstream.ConsumerConfig{
-		Durable: submitDurable, Description: "All submitters.", AckPolicy: jetstream.AckExplicitPolicy, AckWait: submitAckWait,
+		Durable: submitDurable, Description: "All submitters.", AckPolicy: jetstream.AckExplicitPolicy, AckWait: b.opts.SubmitAckWait,
 		MaxDeliver: -1, MaxAckPending: submitPending,
 	}}
 	if _, err := s.ensure(ctx); err != nil {
@@ -109,7 +107,7 @@ func (c *SubmitConsumer) NextBatch(ctx context.Context, most int) ([]Message, er
 	return batch, nil
 }
 
-// Close stops receiving and gives back what NextBatch has not returned. Messages it has returned can still be settled
+// Close stops receiving, which takes up to a second, and gives back what NextBatch has not returned. Messages it has returned can still be settled
 // until the bus is closed.
 func (c *SubmitConsumer) Close() {
 	c.cancel()
@@ -117,7 +115,7 @@ func (c *SubmitConsumer) Close() {
 	for {
 		select {
 		case m := <-c.buffer:
-			_ = m.NakWithDelay(0) // lost: it is delivered again after 30 s
+			_ = m.NakWithDelay(0) // lost: it is delivered again after its wait
 		default:
 			return
 		}

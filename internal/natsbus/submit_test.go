@@ -234,7 +234,7 @@ func TestSubmitSurvives(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, b := start(t)
+			server, b := start(t, func(o *natsbus.Options) { o.SubmitAckWait = 3 * time.Second })
 			c := submitConsumer(t, b)
 			p := publisher(t, connect(t, server), natsbus.PublisherOptions{AckTimeout: 500 * time.Millisecond})
 			const total = 5000
@@ -258,8 +258,8 @@ func TestSubmitSurvives(t *testing.T) {
 			})
 			seen := map[string]bool{}
 			disturbed := false
-			for ctx := longDeadline(t); len(seen) < total; {
-				batch, err := c.NextBatch(ctx, 200)
+			for len(seen) < total {
+				batch, err := c.NextBatch(deadline(t), 200)
 				require.NoError(t, err, "%d of %d", len(seen), total)
 				for _, m := range batch {
 					_ = m.Ack() // may fail while disconnected: then it comes again
@@ -280,13 +280,6 @@ func TestSubmitSurvives(t *testing.T) {
 	}
 }
 
-// longDeadline leaves room for the server's redelivery after 30 s.
-func longDeadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func TestSubmitSurvivesALostStore(t *testing.T) {
 	server, b := start(t)
 	c := submitConsumer(t, b)
@@ -302,11 +295,9 @@ func TestSubmitSurvivesALostStore(t *testing.T) {
 }
 
 func TestSubmitEndsWithTheBus(t *testing.T) {
-	server := stacktest.NATS(t)
-	b, err := natsbus.Connect(natsbus.Options{URL: server.URL()})
-	require.NoError(t, err)
+	b := connect(t, stacktest.NATS(t))
 	c := submitConsumer(t, b) // makes the streams
 	b.Close()
-	_, err = c.NextBatch(deadline(t), 1)
+	_, err := c.NextBatch(deadline(t), 1)
 	require.ErrorIs(t, err, natsbus.ErrClosed)
 }

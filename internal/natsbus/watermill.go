@@ -38,7 +38,8 @@ type SubscriberOptions struct {
 	// AckWait is after how long the server delivers a message again that it hears nothing of; default 30 s. A message being
 	// handled renews it.
 	AckWait time.Duration
-	// New begins with what is published from now on, when the consumer is first made; default is everything there is.
+	// New begins with what is published from now on, when the consumer is first made; default is everything there is. A
+	// consumer that is deleted while in use begins again an hour behind the newest message it had received.
 	New bool
 	// RetryFirst and RetryMost bound the pause after a failure (default 1 s to 5 min); it doubles with each delivery.
 	RetryFirst, RetryMost time.Duration
@@ -73,6 +74,10 @@ func (b *Bus) WatermillSubscriber(opts SubscriberOptions) (*Subscriber, error) {
 	return s, nil
 }
 
+// replay is how far a consumer that was deleted under us goes back behind the newest message it had received: what failed
+// and waited for its next try was known to the deleted one only.
+const replay = time.Hour
+
 // consumerName makes a name of a durable and a topic: audit and ax.event.*.failed are audit-ax_event_any_failed.
 func consumerName(durable, topic string) string {
 	return durable + "-" + strings.NewReplacer(".", "_", "*", "any", ">", "all", " ", "_").Replace(topic)
@@ -91,8 +96,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
 	source := &source{bus: s.bus, stream: s.opts.Stream, cfg: cfg}
-	if _, err := source.ensure(ctx); err != nil {
+	consumer, err := source.ensure(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
+	}
+	if s.opts.New {
+		source.beginAgainAt(consumer.CachedInfo().Created)
 	}
 	if s.ctx.Err() != nil {
 		return nil, ErrClosed
@@ -112,6 +121,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 			case slots <- struct{}{}:
 			case <-ctx.Done():
 				return false
+			}
+			if meta, err := m.Metadata(); err == nil {
+				source.beginAgainAt(meta.Timestamp.Add(-replay))
 			}
 			open.Go(func() {
 				defer func() { <-slots }()
@@ -175,7 +187,7 @@ func (s *Subscriber) nakDelay(ctx context.Context, msg *message.Message, m jetst
 	return delay(delivered, s.opts.RetryFirst, s.opts.RetryMost)
 }
 
-// Close ends all subscriptions and returns when their channels are closed.
+// Close ends all subscriptions and returns when their channels are closed, after a second and what handlers take.
 func (s *Subscriber) Close() error {
 	s.cancel()
 	s.wg.Wait()

@@ -17,12 +17,13 @@ const (
 	workAckWait   = 5 * time.Second
 	workIdle      = time.Hour // a lane's consumer is dropped when no worker pulled for so long
 	workPending   = 10_000
-	workWaiting   = 4096 // pulls that may wait in a lane: one of each idle worker
+	workWaiting   = 4096        // pulls that may wait in a lane: one of each idle worker
+	workHeartbeat = time.Second // an idle worker has a pull in each lane of each type, so these add up
 	arrivalHandUp = 250 * time.Millisecond
 )
 
 func (b *Bus) workSource(taskType, channel, lane string) *source {
-	return &source{bus: b, stream: events.StreamWork, cfg: jetstream.ConsumerConfig{
+	return &source{bus: b, stream: events.StreamWork, beat: workHeartbeat, cfg: jetstream.ConsumerConfig{
 		Durable: events.WorkConsumer(taskType, channel, lane), FilterSubject: events.SubjectWork(taskType, channel, lane),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: workAckWait, MaxDeliver: -1, MaxAckPending: workPending,
 		MaxWaiting: workWaiting, InactiveThreshold: workIdle,
