@@ -43,8 +43,7 @@ func startRig(ctx context.Context, bin, dir string, mongo *localstack.Mongo, dat
 	if r.nats, err = localstack.StartNATSProcess(ctx, localstack.ServicePath(bin, "natsd"), filepath.Join(dir, "nats")); err != nil {
 		return nil, err
 	}
-	if r.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: mongo.URI(), Database: database, NATSURL: r.nats.URL(),
-		Env: []string{"AX_LOG_LEVEL=warn"}}); err != nil {
+	if r.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: mongo.URI(), Database: database, NATSURL: r.nats.URL()}); err != nil {
 		return nil, err
 	}
 	self, err := os.Executable()
