@@ -129,11 +129,11 @@ func term(ctx context.Context, lock Lock, opt Options, lease task.Lease, sent ti
 		select {
 		case err := <-ended:
 			timer.Stop()
-			return errors.Join(ignoreCancel(err), release(ctx, lock, lease))
+			return errors.Join(ignoreCancel(err), release(ctx, lock, opt, lease))
 		case <-ctx.Done():
 			timer.Stop()
 			err := <-ended
-			return errors.Join(ignoreCancel(err), release(ctx, lock, lease))
+			return errors.Join(ignoreCancel(err), release(ctx, lock, opt, lease))
 		case <-timer.C:
 		}
 		asked := time.Now()
@@ -160,11 +160,16 @@ func renew(ctx context.Context, lock Lock, opt Options, lease task.Lease, fence 
 	return err
 }
 
-// release hands the lock on at once instead of letting it run out. It works on a context of its own: it is called when the
-// process stops.
-func release(ctx context.Context, lock Lock, lease task.Lease) error {
+// release hands the lock on at once instead of letting it run out, with a last note. It works on a context of its own: it is
+// called when the process stops.
+func release(ctx context.Context, lock Lock, opt Options, lease task.Lease) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
+	if opt.Note != nil {
+		if _, err := lock.Renew(ctx, lease, opt.TTL, opt.Note()); err != nil {
+			return ignoreCancel(fmt.Errorf("leave a note: %w", err))
+		}
+	}
 	if err := lock.Release(ctx, lease); err != nil && !errors.Is(err, task.ErrNotLeader) {
 		return fmt.Errorf("release the lock: %w", err)
 	}

@@ -187,7 +187,7 @@ func TestFailedWorkGivesTheLockUpAndNotesReachTheSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lock := &lockState{}
 		opt := options("a")
-		opt.Note = func() string { return "seen" }
+		opt.Note = func() string { return time.Now().String() }
 		reg := prometheus.NewRegistry()
 		opt.Registry = reg
 		leading := func() float64 {
@@ -199,12 +199,14 @@ func TestFailedWorkGivesTheLockUpAndNotesReachTheSuccessor(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		failed := false
+		var ended time.Time
 		go func() {
 			done <- Run(ctx, lock, opt, func(ctx context.Context, lease task.Lease) error {
 				notes <- lease.Note
 				if !failed {
 					failed = true
 					time.Sleep(time.Minute)
+					ended = time.Now()
 					return errors.New("cannot go on")
 				}
 				<-ctx.Done()
@@ -218,7 +220,7 @@ func TestFailedWorkGivesTheLockUpAndNotesReachTheSuccessor(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, lock.until(), "the lock is free while the work cannot be done here")
 		require.Zero(t, leading())
-		require.Equal(t, "seen", <-notes)
+		require.Equal(t, ended.String(), <-notes, "the last note is written when the lock is given up")
 		stop()
 		require.NoError(t, <-done)
 		require.Zero(t, leading())

@@ -39,7 +39,7 @@ func TestReportsRaceWithRevivals(t *testing.T) {
 				part := claimed[:5]
 				claimed = claimed[5:]
 				all.Go(func() {
-					after(over - 150*time.Millisecond + rand.N(300*time.Millisecond))
+					after(over - 200*time.Millisecond + rand.N(800*time.Millisecond))
 					var outcomes []task.Outcome
 					for _, c := range part {
 						outcomes = append(outcomes, task.Outcome{

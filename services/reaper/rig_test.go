@@ -25,9 +25,10 @@ const patience = 90 * time.Second
 
 // rig is a database, with what submitters and workers do to it.
 type rig struct {
-	t   *testing.T
-	env []string
-	db  *mongostore.Store
+	t             *testing.T
+	uri, database string
+	env           []string
+	db            *mongostore.Store
 }
 
 func newRig(t *testing.T) *rig {
@@ -36,16 +37,22 @@ func newRig(t *testing.T) *rig {
 
 func newRigOn(t *testing.T, uri, database string) *rig {
 	t.Helper()
-	r := &rig{t: t, env: []string{
+	r := &rig{t: t, uri: uri, database: database, env: []string{
 		"AX_MONGO_URI=" + uri, "AX_MONGO_DB=" + database, "AX_NATS_URL=nats://127.0.0.1:1", // the reaper does without
 		"AX_REAPER_LOCK_TTL=2s",
 	}}
-	var err error
-	r.db, err = mongostore.Open(t.Context(), mongostore.Options{URI: uri, Database: database})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.db.Close(context.Background())) })
+	r.db = r.open()
 	require.NoError(t, r.db.EnsureIndexes(t.Context()))
 	return r
+}
+
+// open connects to the rig's database.
+func (r *rig) open() *mongostore.Store {
+	r.t.Helper()
+	db, err := mongostore.Open(r.t.Context(), mongostore.Options{URI: r.uri, Database: r.database})
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, db.Close(context.Background())) })
+	return db
 }
 
 // reaper runs the service as a process. Workers' leases are of the given length for it, and beats a third of that.
@@ -130,17 +137,18 @@ func (r *rig) beat(worker string, lease time.Duration, tasks []*task.Task) (lost
 
 // formerLeader revives what is over until the test ends, beside the reaper that leads.
 func (r *rig) formerLeader() {
+	db := r.open() // connections of its own: it must not queue behind the workers' reports
 	ctx, cancel := context.WithCancel(context.Background())
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() {
 		for ctx.Err() == nil {
-			now, _, err := r.db.Now()
+			now, _, err := db.Now()
 			var due []*task.Task
 			if err == nil {
-				due, err = r.db.SweepCheck(ctx, now, 500)
+				due, err = db.SweepCheck(ctx, now, 500)
 			}
 			if err == nil && len(due) > 0 {
-				_, _ = r.db.Revive(ctx, due, "former") // the outcome shows in the tasks
+				_, _ = db.Revive(ctx, due, "former") // the outcome shows in the tasks
 			}
 			after(10 * time.Millisecond)
 		}
