@@ -100,6 +100,28 @@ func TestADeepBacklogIsFedInExactOrder(t *testing.T) {
 	}
 }
 
+func TestABurstOfShortTasksSharesSignals(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, r.db.BeatWorker(t.Context(), task.WorkerInfo{ID: "w", Types: []string{taskType}, Channel: task.ChannelStable, Slots: 50}))
+	i := r.dispatcher()
+	i.awaitLeading()
+	f := r.fleet(50, true)
+	sent := func() float64 { return i.metric("ax_dispatcher_signals_total") }
+	stacktest.Eventually(t, time.Minute, "the tasks are known to be short, and share signals", func() bool {
+		before := sent()
+		r.insert(4, nil)
+		f.await(int(r.number.Load()), 10*time.Second)
+		return sent()-before < 4
+	})
+	before := sent()
+	began := time.Now()
+	r.insert(3_000, nil)
+	f.await(int(r.number.Load()), 2*time.Minute)
+	signals := sent() - before
+	t.Logf("3,000 short tasks in %.0f signals, %.0f tasks/s", signals, 3_000/time.Since(began).Seconds())
+	require.Less(t, signals, 1_500.0)
+}
+
 func TestSignalsThatAreWipedAreSentAgain(t *testing.T) {
 	r := newRig(t)
 	i := r.dispatcher()

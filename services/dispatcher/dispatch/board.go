@@ -129,7 +129,8 @@ func (b *board) measure(id string, ch *task.Change, now time.Time) {
 		l.started.add(now, 1)
 		l.startedAt = now
 	default:
-		r.end(id, ch.At)
+		l := b.lanes[Lane{ch.Type, ch.Channel, task.LaneOf(ch.Priority)}]
+		r.end(id, ch.At, l != nil && l.backlog)
 	}
 }
 

@@ -97,8 +97,11 @@ func (d *Dispatcher) Lead(ctx context.Context, lease task.Lease) error {
 	return nil
 }
 
-// Ready says why signals do not reach the bus; nil while they do, and while another process leads.
+// Ready says why tasks cannot be signalled as they should: the database's time is not known, or signals do not reach the bus.
 func (d *Dispatcher) Ready(context.Context) error {
+	if _, _, err := d.opt.Store.Now(); err != nil {
+		return err
+	}
 	if b := d.board.Load(); b != nil {
 		if err := b.ready(); err != nil {
 			return fmt.Errorf("publish signals: %w", err)
@@ -114,10 +117,10 @@ func (d *Dispatcher) attend(ctx context.Context) error {
 	failing := false
 	for ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, slotsEvery/2)
-		workers, err := d.opt.Store.Workers(asking)
+		slots, err := d.opt.Store.Slots(asking)
 		cancel()
 		if err == nil {
-			b.slots(smallest(workers))
+			b.slots(slots)
 		} else if !failing && ctx.Err() == nil {
 			d.opt.Log.Warn("cannot look up the workers", "err", err)
 		}
@@ -129,19 +132,6 @@ func (d *Dispatcher) attend(ctx context.Context) error {
 		sleep(ctx, jittered(slotsEvery))
 	}
 	return nil
-}
-
-// smallest gives for each task type the slots of the worker that has the fewest.
-func smallest(workers []task.WorkerInfo) map[string]int {
-	slots := make(map[string]int)
-	for _, w := range workers {
-		for _, name := range w.Types {
-			if n, known := slots[name]; w.Slots > 0 && (!known || w.Slots < n) {
-				slots[name] = w.Slots
-			}
-		}
-	}
-	return slots
 }
 
 func (d *Dispatcher) counts() (flying, lanes, backlog, timers int) {

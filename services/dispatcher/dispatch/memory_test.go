@@ -217,7 +217,7 @@ func (m *memory) SaveCursor(_ context.Context, _ string, token []byte, _ time.Ti
 	return nil
 }
 
-func (m *memory) Workers(context.Context) ([]task.WorkerInfo, error) { return nil, nil }
+func (m *memory) Slots(context.Context) (map[string]int, error) { return nil, nil }
 
 func (m *memory) SignalStream(context.Context) (string, error) {
 	m.mu.Lock()

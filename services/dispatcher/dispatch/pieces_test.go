@@ -51,7 +51,7 @@ func TestRunsGroupOnlyShortTasks(t *testing.T) {
 	var r runs
 	require.Equal(t, 1, r.group(), "nothing known")
 	r.begin("a", day)
-	r.end("a", day.Add(10*time.Millisecond))
+	r.end("a", day.Add(10*time.Millisecond), false)
 	require.Equal(t, 10, r.group(), "one slot starts ten such tasks in 100 ms")
 	r.slots = 4
 	require.Equal(t, 40, r.group())
@@ -60,10 +60,22 @@ func TestRunsGroupOnlyShortTasks(t *testing.T) {
 	for i := range 60 {
 		id := fmt.Sprint(i)
 		r.begin(id, day)
-		r.end(id, day.Add(60*time.Millisecond))
+		r.end(id, day.Add(60*time.Millisecond), true)
+	}
+	require.True(t, r.short(), "under load that may be the batches")
+	for i := range 60 {
+		id := fmt.Sprint(i)
+		r.begin(id, day)
+		r.end(id, day.Add(60*time.Millisecond), false)
 	}
 	require.Equal(t, 1, r.group(), "long on average")
-	r.end("never begun", day)
+	r.begin("b", day)
+	r.end("b", day.Add(time.Millisecond), true)
+	require.Less(t, r.mean.value, 55*time.Millisecond, "lower it may always be")
+	r.begin("c", day)
+	r.end("c", day.Add(time.Second), true)
+	require.Greater(t, r.mean.value, 100*time.Millisecond, "long is long")
+	r.end("never begun", day, false)
 }
 
 func TestRunsAreBoundedAndLetGoOfLongOnes(t *testing.T) {
@@ -78,12 +90,6 @@ func TestRunsAreBoundedAndLetGoOfLongOnes(t *testing.T) {
 	require.Empty(t, r.open)
 	require.False(t, r.short())
 	require.True(t, r.mean.known)
-}
-
-func TestTheSmallestWorkerCounts(t *testing.T) {
-	require.Equal(t, map[string]int{"a": 4, "b": 2}, smallest([]task.WorkerInfo{
-		{Types: []string{"a"}, Slots: 10}, {Types: []string{"a"}, Slots: 4}, {Types: []string{"b"}, Slots: 2}, {Types: []string{"b"}},
-	}))
 }
 
 func TestTimersGiveWhatIsDueInOrderAndStayBounded(t *testing.T) {

@@ -47,8 +47,8 @@ type Stream interface {
 
 // Roster knows the workers.
 type Roster interface {
-	// Workers lists the workers that have announced themselves.
-	Workers(ctx context.Context) ([]task.WorkerInfo, error)
+	// Slots returns, for each task type that registered workers announced, the slots of the smallest of them.
+	Slots(ctx context.Context) (map[string]int, error)
 }
 
 // Store is what a dispatcher needs of the database.

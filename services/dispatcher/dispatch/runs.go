@@ -11,6 +11,7 @@ const (
 	startWindow = 100 * time.Millisecond // a signal holds no more than the smallest worker starts in this time
 	runSamples  = 64                     // executions of a type watched at a time
 	longRun     = time.Second            // an execution still running after this counts with its age and is let go
+	batchNoise  = 250 * time.Millisecond // what waiting for batches may add to a run time under load
 )
 
 // runs measures how long the tasks of one type run, from the database's times in the change events. It watches a sample, so
@@ -31,13 +32,19 @@ func (r *runs) begin(id string, at time.Time) {
 	}
 }
 
-func (r *runs) end(id string, at time.Time) {
+// end takes a run time in. While the task's lane is in backlog all workers are busy, and claims and reports wait for their
+// batches: what is measured then says little about the task unless it is long, so that it may lower the mean, not raise it.
+func (r *runs) end(id string, at time.Time, backlog bool) {
 	began, ok := r.open[id]
 	if !ok {
 		return
 	}
 	delete(r.open, id)
-	r.mean.add(max(0, at.Sub(began)))
+	took := max(0, at.Sub(began))
+	if backlog && r.mean.known && took > r.mean.value && took < batchNoise {
+		return
+	}
+	r.mean.add(took)
 }
 
 // settle lets go of what has run so long that its length does not matter any more, or whose end was never seen.

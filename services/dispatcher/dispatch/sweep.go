@@ -12,7 +12,7 @@ import (
 const (
 	sweepOverlap = 3 * time.Second // looked at again each time: what committed late, and what was left to the stream
 	streamGrace  = time.Second     // what is due for less than this is left to the change stream
-	sweepPages   = 8               // of one sweep; the next goes on where it ended
+	sweepPages   = 4               // of one sweep; the next goes on where it ended
 	readTimeout  = 20 * time.Second
 )
 

@@ -422,6 +422,15 @@ func TestALaterEpochEndsTheTerm(t *testing.T) {
 	})
 }
 
+func TestWithoutTheDatabasesTimeItIsNotReady(t *testing.T) {
+	m := newMemory()
+	d, err := New(Options{Store: m, Bus: m, Log: quietLog(), Registry: registry()})
+	require.NoError(t, err)
+	require.NoError(t, d.Ready(t.Context()))
+	m.noClock = true
+	require.ErrorIs(t, d.Ready(t.Context()), task.ErrClock)
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	m := newMemory()
 	_, err := New(Options{Store: m, Log: quietLog(), Registry: registry()})
