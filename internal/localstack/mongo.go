@@ -40,6 +40,8 @@ type MongoOptions struct {
 	// FaketimeFile, when set, is a file that shifts the server's wall clock while it runs (write "+3600" for an hour
 	// ahead). It needs the system package faketime and is slow: for tests of correctness only.
 	FaketimeFile string
+	// ExtraArgs stand last on the server's command line. What is a flag of one database is none of another: see Mongo.Store.
+	ExtraArgs []string
 }
 
 // Mongo is a running database.
@@ -65,7 +67,7 @@ func StartMongo(ctx context.Context, opts MongoOptions) (*Mongo, error) {
 		opts.Log = io.Discard
 	}
 	if uri := os.Getenv("AX_MONGO_URI"); uri != "" {
-		if opts.Standalone || opts.FaketimeFile != "" {
+		if opts.Standalone || opts.FaketimeFile != "" || len(opts.ExtraArgs) > 0 {
 			return nil, fmt.Errorf("start a database: %w", ErrExternal)
 		}
 		fmt.Fprintf(opts.Log, "database: %s (AX_MONGO_URI is set)\n", redact(uri))
@@ -215,6 +217,7 @@ func (m *Mongo) start(ctx context.Context) error {
 		}
 	}
 	argv := append([]string{m.engine.binary}, m.engine.args(m.dir, port, m.opts.Standalone)...)
+	argv = append(argv, m.opts.ExtraArgs...)
 	c, err := startChild(m.engine.name, argv, m.env)
 	if err != nil {
 		return err

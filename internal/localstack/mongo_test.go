@@ -155,6 +155,8 @@ func TestExternalDatabaseIsUsedAsItIsAndLeftAlone(t *testing.T) {
 	require.ErrorIs(t, err, localstack.ErrExternal)
 	_, err = localstack.StartMongo(t.Context(), localstack.MongoOptions{FaketimeFile: "clock"})
 	require.ErrorIs(t, err, localstack.ErrExternal)
+	_, err = localstack.StartMongo(t.Context(), localstack.MongoOptions{ExtraArgs: []string{"--quiet"}})
+	require.ErrorIs(t, err, localstack.ErrExternal)
 }
 
 func TestChoiceIsToldInOneLineWithoutThePassword(t *testing.T) {

@@ -76,6 +76,9 @@ var hotQueries = []hotQuery{
 		w := task.Window{Type: "email", Channel: task.ChannelStable, Priority: task.DefaultPriority, From: now.Add(-time.Second), To: now, Limit: 100}
 		return func() error { _, err := s.Candidates(t.Context(), w); return err }
 	}},
+	{"front of an empty priority", "claim", func(t *testing.T, s *Store) func() error {
+		return func() error { _, _, err := s.Front(t.Context(), "email", task.ChannelStable, 1); return err }
+	}},
 	{"due", "due", func(t *testing.T, s *Store) func() error {
 		now := serverNow(t, s)
 		return func() error { _, err := s.Due(t.Context(), now, now.Add(time.Second), 100); return err }
@@ -84,9 +87,21 @@ var hotQueries = []hotQuery{
 		now := serverNow(t, s)
 		return func() error { _, err := s.SweepCheck(t.Context(), now, 100); return err }
 	}},
+	{"revive", "_id_", func(t *testing.T, s *Store) func() error {
+		tasks := claimTasks(t, s, insertTasks(t, s, 100)...)
+		return func() error { _, err := s.Revive(t.Context(), tasks, "r1"); return err }
+	}},
+	{"expire", "_id_", func(t *testing.T, s *Store) func() error {
+		expiry := serverNow(t, s).Add(time.Minute)
+		tasks := insertTasks(t, s, 100, func(tk *task.Task) { tk.ExpiresAt = expiry })
+		return func() error { _, err := s.Expire(t.Context(), tasks, "r1"); return err }
+	}},
 	{"finished in a window", "done", func(t *testing.T, s *Store) func() error {
 		now := serverNow(t, s)
-		return func() error { _, err := s.FinishedBetween(t.Context(), now.Add(-time.Hour), now.Add(-time.Hour+time.Second), 100); return err }
+		return func() error {
+			_, err := s.FinishedBetween(t.Context(), now.Add(-time.Hour), now.Add(-time.Hour+time.Second), 100)
+			return err
+		}
 	}},
 }
 

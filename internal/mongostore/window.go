@@ -29,9 +29,12 @@ func pendingOf(taskType, channel string, priority int) bson.D {
 		{Key: "channel", Value: channel}, {Key: "priority", Value: int32(priority)}}
 }
 
-// within is the condition from <= field < to; a zero time leaves its side open.
+// within is the condition from <= field < to; a zero time leaves its side open. Every date lies within two zero times.
 func within(from, to time.Time) bson.D {
 	var d bson.D
+	if from.IsZero() && to.IsZero() {
+		from = longAgo // no condition at all would be one of equality, with an empty document
+	}
 	if !from.IsZero() {
 		d = append(d, bson.E{Key: "$gte", Value: from})
 	}
@@ -54,7 +57,10 @@ func (s *Store) Candidates(ctx context.Context, w task.Window) ([]task.Candidate
 // Front returns the earliest scheduledAt of the pending tasks of one type, channel and priority; false when there is none. It has
 // no window, so on a deep backlog it may be slow on servers that do not stop at a limit.
 func (s *Store) Front(ctx context.Context, taskType, channel string, priority int) (time.Time, bool, error) {
-	found, err := s.candidates(ctx, pendingOf(taskType, channel, priority), claimOrder, 1)
+	// Every task has a start time. Asking for it has all servers look in the claim index for this priority alone; without it some
+	// look through all that is pending to find that there is none.
+	filter := append(pendingOf(taskType, channel, priority), bson.E{Key: "scheduledAt", Value: within(time.Time{}, time.Time{})})
+	found, err := s.candidates(ctx, filter, claimOrder, 1)
 	if err != nil {
 		return time.Time{}, false, fmt.Errorf("read front: %w", err)
 	}
