@@ -22,7 +22,8 @@ const (
 
 // Main is the main function of a service: it loads spec from the environment, runs the service until SIGINT or SIGTERM
 // and exits with one of the codes above. A second signal exits at once. `--help` prints the service's variables,
-// `--variables` the same as JSON (for docs/configuration.md), `--version` its version.
+// `--variables` the same as JSON (for docs/configuration.md), `--version` its version. `health` asks the process that runs with
+// the same environment whether it is healthy, and exits with 0 or 1.
 func Main(service string, spec Config, setup func(ctx context.Context, p *Process) error) {
 	os.Exit(mainCode(service, spec, os.Args[1:], os.Stdout, os.Stderr, setup))
 }
@@ -38,8 +39,10 @@ func mainCode(service string, spec Config, args []string, stdout, stderr io.Writ
 			return ExitClean
 		case "--variables":
 			return printVariables(stdout, stderr, service, spec)
+		case "health":
+			return askHealth(service, spec, stdout, stderr)
 		}
-		fmt.Fprintf(stderr, "%s takes no arguments, only AX_ variables; --help lists them\n", service)
+		fmt.Fprintf(stderr, "%s takes no arguments but health, only AX_ variables; --help lists them\n", service)
 		return ExitConfig
 	}
 	if err := Load(service, spec); err != nil {
@@ -103,7 +106,8 @@ func help(out io.Writer, service string, spec Config) {
 		fmt.Fprintf(w, "  %s\t%s\t%s%s\n", v.Name, given, v.Description, allowed)
 	}
 	_ = w.Flush() // standard output is gone when this fails
-	fmt.Fprintf(out, "\nExit codes: %d stopped in order, %d failed, %d bad configuration.\n", ExitClean, ExitFailed, ExitConfig)
+	fmt.Fprintf(out, "\n`%s health` asks the one that runs with these variables whether it is healthy: exit code %d, else %d.\n", service, ExitClean, ExitFailed)
+	fmt.Fprintf(out, "Exit codes: %d stopped in order, %d failed, %d bad configuration.\n", ExitClean, ExitFailed, ExitConfig)
 }
 
 func printVariables(stdout, stderr io.Writer, service string, spec Config) int {
