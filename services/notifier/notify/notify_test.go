@@ -75,8 +75,8 @@ func TestTailPublishesEverythingInOrder(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		w.requireGapless()
-		token, at := w.place()
-		require.Equal(t, fmt.Sprint(len(w.changes)), token, "the place is stored soon after the last event")
+		place, at := w.place()
+		require.Equal(t, len(w.changes), place, "the place is stored soon after the last event")
 		require.Len(t, w.dead, 20)
 		require.Equal(t, 100.0, testutil.ToFloat64(n.metrics.events.WithLabelValues("success"))+testutil.ToFloat64(n.metrics.events.WithLabelValues("failed")))
 
@@ -319,6 +319,23 @@ func TestWithoutChangeStreamsSweepsFindEverything(t *testing.T) {
 	})
 }
 
+func TestAStreamThatStandsStillIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		_, stop := w.leader("creation 1", 1)
+		w.live("a", true)
+		time.Sleep(5 * time.Minute) // idle, and its place moves on
+		w.set(func() { w.silent = true })
+		time.Sleep(50 * time.Second)
+		w.set(func() { w.silent = false })
+		time.Sleep(10 * time.Second)
+		w.set(func() { w.silent = true })
+		time.Sleep(70 * time.Second)
+		require.ErrorIs(t, stop(), errSilent)
+		w.requireGapless()
+	})
+}
+
 func TestAFormerLeaderCannotMoveThePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -326,12 +343,12 @@ func TestAFormerLeaderCannotMoveThePlace(t *testing.T) {
 		w.live("a", true)
 		time.Sleep(3 * time.Second)
 		w.set(func() { w.epoch = 2 }) // another has stored under its epoch
-		token, _ := w.place()
+		before, _ := w.place()
 		w.live("b", true)
 		time.Sleep(3 * time.Second)
 		require.ErrorIs(t, stop(), task.ErrNotLeader)
 		after, _ := w.place()
-		require.Equal(t, token, after)
+		require.Equal(t, before, after)
 	})
 }
 

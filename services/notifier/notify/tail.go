@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,12 @@ import (
 // readAhead is how many batches of the stream are held while one is being published. A batch is at most what the database
 // sends in one reply, 16 MB.
 const readAhead = 2
+
+// silentStream is how long a stream's place may stand still. It moves also while nothing happens; one that does not is open to a
+// server that cannot see what a majority has written.
+const silentStream = time.Minute
+
+var errSilent = errors.New("the change stream has been silent for a minute, idle places included")
 
 // batch is what one reading of the stream gave.
 type batch struct {
@@ -45,6 +52,8 @@ func (n *Notifier) tail(ctx context.Context, epoch int64, stream Stream) error {
 // read moves the stream's changes into batches and closes it at the end.
 func (n *Notifier) read(ctx context.Context, stream Stream, batches chan<- batch) error {
 	defer close(batches)
+	var last []byte
+	moved := time.Now()
 	for ctx.Err() == nil {
 		var b batch
 		asked, bound, clockErr := n.store.Now()
@@ -56,17 +65,24 @@ func (n *Notifier) read(ctx context.Context, stream Stream, batches chan<- batch
 			return fmt.Errorf("read the change stream: %w", err)
 		}
 		b.changes, b.token = changes, stream.Token()
+		if !bytes.Equal(b.token, last) {
+			last, moved = b.token, time.Now()
+		} else if time.Since(moved) > silentStream {
+			return fmt.Errorf("read the change stream: %w", errSilent)
+		}
 		switch {
 		case len(changes) > 0:
 			b.at = changes[len(changes)-1].Change.At
 		case clockErr == nil:
 			b.at = asked.Add(-bound)
 		}
+		waited := time.Now()
 		select {
 		case batches <- b:
 		case <-ctx.Done():
 			return nil
 		}
+		moved = moved.Add(time.Since(waited)) // nothing is read while NATS is waited for
 	}
 	return nil
 }

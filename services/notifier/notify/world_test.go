@@ -40,9 +40,10 @@ type world struct {
 	all       map[string][]byte
 	away      bool // NATS
 
-	calls int
-	fault func(call int, what string) error
-	reads int // of the change stream
+	calls  int
+	fault  func(call int, what string) error
+	reads  int  // of the change stream
+	silent bool // its place stands still
 }
 
 func newWorld(t *testing.T) *world {
@@ -149,9 +150,7 @@ func (w *world) SaveCursor(ctx context.Context, _ string, token []byte, at time.
 	}
 	w.token, w.at, w.epoch = token, at, epoch
 	if token != nil {
-		place, err := strconv.Atoi(string(token))
-		require.NoError(w.t, err)
-		for _, o := range w.changes[:place] {
+		for _, o := range w.changes[:w.placeOf(token)] {
 			w.requirePublished(o)
 		}
 	}
@@ -177,7 +176,14 @@ func (w *world) requirePublished(o task.Observed) {
 
 type stream struct {
 	*world
-	place int
+	place, looks int
+}
+
+// placeOf reads what Token wrote.
+func (w *world) placeOf(token []byte) (place int) {
+	_, err := fmt.Sscanf(string(token), "%d.", &place)
+	require.NoError(w.t, err)
+	return place
 }
 
 func (w *world) OpenStream(_ context.Context, token []byte) (Stream, error) {
@@ -191,12 +197,9 @@ func (w *world) OpenStream(_ context.Context, token []byte) (Stream, error) {
 	}
 	s := &stream{world: w, place: len(w.changes)}
 	if token != nil {
-		place, err := strconv.Atoi(string(token))
-		require.NoError(w.t, err)
-		if place < w.base {
+		if s.place = w.placeOf(token); s.place < w.base {
 			return nil, task.ErrHistoryLost
 		}
-		s.place = place
 	}
 	return s, nil
 }
@@ -227,8 +230,14 @@ func (s *stream) Next(ctx context.Context) ([]task.Observed, error) {
 	return batch, ctx.Err()
 }
 
-func (s *stream) Token() []byte { return []byte(strconv.Itoa(s.place)) }
-func (s *stream) Close()        {}
+// Token names the place, and how often it was looked at: like a server's, it moves on while nothing happens.
+func (s *stream) Token() []byte {
+	if !s.silent {
+		s.looks++
+	}
+	return fmt.Appendf(nil, "%d.%d", s.place, s.looks)
+}
+func (s *stream) Close() {}
 
 func (w *world) EachLive(_ context.Context, visit func([]*task.Task) error) error {
 	live, err := w.find("read live tasks", len(w.tasks), func(t *task.Task) bool { return !t.State.Terminal() },
@@ -349,10 +358,10 @@ func (w *world) wipe() {
 }
 
 // place is the stored place in the change stream.
-func (w *world) place() (token string, at time.Time) {
+func (w *world) place() (place int, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return string(w.token), w.at
+	return w.placeOf(w.token), w.at
 }
 
 func (w *world) set(f func()) {
