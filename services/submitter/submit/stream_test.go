@@ -96,7 +96,8 @@ func (k *stack) requireEachOnce(n int) {
 	require.Zero(k.t, k.messages(events.StreamDead))
 }
 
-// Each life ends between an insert and its acknowledgements; what was in hand is given back.
+// Each life ends between an insert and its acknowledgements, while more is on its way to it. What was in hand is given back, so
+// nobody has to wait until the server loses patience.
 func TestStoppedBetweenInsertAndAcks(t *testing.T) {
 	k := openStack(t)
 	k.publishPlain(1000)
@@ -104,26 +105,14 @@ func TestStoppedBetweenInsertAndAcks(t *testing.T) {
 		store := newDying(k.store, inserts)
 		l := k.live(Config{Batch: 150, Grace: 50 * time.Millisecond}, store)
 		<-store.stored
-		k.untilAllDelivered(l)
 		l.stop()
 		require.NotZero(t, k.messages(events.StreamSubmit), "it died before it had acknowledged all")
 	}
 	k.live(Config{}, nil)
+	began := time.Now()
 	k.untilQueueEmpty()
+	require.Less(t, time.Since(began), 25*time.Second, "something was not given back")
 	k.requireEachOnce(1000)
-}
-
-// untilAllDelivered waits until nothing is on its way to a life any more. What is, when it ends, comes again after half a minute:
-// no test needs to wait for that.
-func (k *stack) untilAllDelivered(l *life) {
-	k.t.Helper()
-	consumer, err := k.bus.JS().Consumer(k.t.Context(), events.StreamSubmit, "submitter")
-	require.NoError(k.t, err)
-	stacktest.Eventually(k.t, patience, "all is delivered", func() bool {
-		info, err := consumer.Info(k.t.Context())
-		return err == nil && info.NumPending == 0
-	})
-	require.NoError(k.t, l.bus.NC().Flush())
 }
 
 // As kill -9: the connection is gone at once, nothing can be given back. The consumer is deleted as well, so that even the
