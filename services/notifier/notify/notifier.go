@@ -160,7 +160,11 @@ func (n *Notifier) start(ctx context.Context) (place, error) {
 
 // since is the time from which finished tasks are published again.
 func (p place) since() time.Time {
-	from := p.at.Add(-slack)
+	at := p.at
+	if at.After(p.began) { // stored before the clock went back
+		at = p.began
+	}
+	from := at.Add(-slack)
 	if back := p.began.Add(-newStreamBack); p.at.IsZero() || p.rebuild == "event stream is new" && back.Before(from) {
 		from = back
 	}
