@@ -17,6 +17,8 @@ type SystemOptions struct {
 	Database string   // its name; empty: "ax"
 	NATSURL  string   // bus that all of them use
 	Env      []string // further "AX_...=..." for all of them
+	// EnvOf holds further ones for one service, by its name. They win over those for all.
+	EnvOf    map[string][]string
 	Services []string // nil: [ServiceNames]
 	// FirstPort serves the first service's health page, the next one the second's, and so on; 0: free ports.
 	FirstPort int
@@ -42,7 +44,7 @@ func StartSystem(ctx context.Context, opts SystemOptions) (*System, error) {
 			s.Stop(0)
 			return nil, fmt.Errorf("start the services: no program %s; `make build` makes it: %w", path, err)
 		}
-		o := ServiceOptions{Name: name, Path: path, Env: s.Env()}
+		o := ServiceOptions{Name: name, Path: path, Env: append(s.Env(), opts.EnvOf[name]...)}
 		if opts.FirstPort != 0 {
 			o.Env = append(o.Env, fmt.Sprintf("AX_HTTP_ADDR=127.0.0.1:%d", opts.FirstPort+i))
 		}

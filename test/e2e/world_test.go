@@ -48,13 +48,13 @@ type world struct {
 }
 
 type worldOptions struct {
-	services []string      // nil: all
-	env      []string      // of services and workers
-	workers  int           // 0: two; negative: none
-	slots    int           // 0: 20
-	lease    time.Duration // 0: 5 s, so that a lost worker's tasks come back soon
-	mongoURI string        // empty: the shared database of the test binary
-	natsURL  string        // what services and workers are told; empty: the NATS process itself
+	services []string                                 // nil: all
+	env      []string                                 // of services and workers
+	envOf    func(natsURL string) map[string][]string // of single services
+	workers  int                                      // 0: two; negative: none
+	slots    int                                      // 0: 20
+	lease    time.Duration                            // 0: 5 s, so that a lost worker's tasks come back soon
+	mongoURI string                                   // empty: the shared database of the test binary
 }
 
 func newWorld(t *testing.T, o worldOptions) *world {
@@ -74,10 +74,14 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	w.nats, err = localstack.StartNATSProcess(ctx, localstack.ServicePath(bin, "natsd"), filepath.Join(w.dir, "nats"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.nats.Kill()) })
-	if o.natsURL == "" {
-		o.natsURL = w.nats.URL()
+	var envOf map[string][]string
+	if o.envOf != nil {
+		envOf = o.envOf(w.nats.URL())
 	}
-	w.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: w.mongoURI, Database: w.database, NATSURL: o.natsURL, Env: o.env, Services: o.services})
+	// The reaper of a new system revives nothing for one lease.
+	env := append([]string{"AX_REAPER_LEASE=" + w.lease.String(), "AX_REAPER_BEAT=" + (w.lease / 5).String()}, o.env...)
+	w.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: w.mongoURI, Database: w.database, NATSURL: w.nats.URL(),
+		Env: env, EnvOf: envOf, Services: o.services})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.system.Stop(15*time.Second)) })
 
@@ -112,7 +116,7 @@ func (w *world) subscribe() {
 	require.NoError(w.t, err)
 }
 
-func (w *world) startWorker(ctx context.Context, o worldOptions) *localstack.Service {
+func (w *world) startWorker(ctx context.Context, o worldOptions, env ...string) *localstack.Service {
 	name := fmt.Sprintf("worker-%d", len(w.workers)+1)
 	slots := o.slots
 	if slots == 0 {
@@ -120,8 +124,8 @@ func (w *world) startWorker(ctx context.Context, o worldOptions) *localstack.Ser
 	}
 	file := filepath.Join(w.dir, name+".ledger")
 	s, err := localstack.StartService(ctx, localstack.ServiceOptions{Name: name, Path: localstack.ServicePath(bin, "ledgerworker"),
-		Env: append(w.system.Env(), "LEDGER_FILE="+file, "LEDGER_NAME="+name, fmt.Sprintf("LEDGER_SLOTS=%d", slots), "LEDGER_TYPES="+workType,
-			"LEDGER_LEASE="+w.lease.String())})
+		Env: append(append(w.system.Env(), "LEDGER_FILE="+file, "LEDGER_NAME="+name, fmt.Sprintf("LEDGER_SLOTS=%d", slots), "LEDGER_TYPES="+workType,
+			"LEDGER_LEASE="+w.lease.String()), env...)})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, s.Stop(25*time.Second)) })
 	require.NoError(w.t, s.WaitReady(ctx))
