@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -155,6 +156,28 @@ func TestNATSOutOfReachKeepsThePlace(t *testing.T) {
 	tape, _ = r.record()
 	tape.awaitAll(patience, append(ids, more...)...)
 	r.requireDeadLetters(more[:100]...)
+}
+
+func TestWaitsForWhatIsNotThereYet(t *testing.T) {
+	mongo := stacktest.StartMongo(t, localstack.MongoOptions{})
+	r := newRigOn(t, mongo.URI(), "ax")
+	ids := r.submit("early", 50)
+	r.live(ids)
+	r.nats.Down()
+	require.NoError(t, mongo.Kill())
+	s := stacktest.StartService(t, service, r.env...)
+	stacktest.Eventually(t, patience, "it says that it waits for the database", func() bool {
+		return strings.Contains(s.Output(), "not yet, trying again") && strings.Contains(s.Output(), "what=database")
+	})
+	require.False(t, stacktest.Ready(t, s))
+	require.NoError(t, mongo.Restart(t.Context()))
+	stacktest.Eventually(t, patience, "it says that it waits for NATS", func() bool { return strings.Contains(s.Output(), "what=NATS") })
+	require.False(t, stacktest.Ready(t, s))
+	require.NoError(t, r.nats.Restart(t.Context()))
+	stacktest.Eventually(t, patience, "it is ready", func() bool { return stacktest.Ready(t, s) })
+	stacktest.Eventually(t, patience, "the test is connected again", r.bus.NC().IsConnected)
+	tape, _ := r.record()
+	tape.awaitAll(patience, ids...)
 }
 
 func TestDatabaseKilledUnderTheStream(t *testing.T) {

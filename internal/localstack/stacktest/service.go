@@ -34,6 +34,16 @@ func ServiceMain(m *testing.M, main func()) {
 // then, unless the test has killed it. Its output is shown when the test fails.
 func Service(t testing.TB, name string, env ...string) *localstack.Service {
 	t.Helper()
+	s := StartService(t, name, env...)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.NoError(t, s.WaitReady(ctx))
+	return s
+}
+
+// StartService is [Service] for one that cannot be ready yet.
+func StartService(t testing.TB, name string, env ...string) *localstack.Service {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := localstack.StartService(ctx, localstack.ServiceOptions{Name: name, Path: os.Args[0], Env: append(env, runsService+"=1")})
@@ -46,7 +56,6 @@ func Service(t testing.TB, name string, env ...string) *localstack.Service {
 		}
 		require.NoError(t, stopped)
 	})
-	require.NoError(t, s.WaitReady(ctx))
 	return s
 }
 
