@@ -39,7 +39,7 @@ var golden = map[string]any{
 	"answer": events.Answer{ID: "order-7", Accepted: true, Duplicate: true, Error: &events.Error{
 		Code: events.CodeInvalid, Field: "delay", Value: "90", Allowed: "a duration", Message: "field delay"}},
 	"dead_submit": events.DeadSubmit{Subject: "ax.submit.email", Sequence: 12, At: "2026-01-02T15:04:05.006Z",
-		Error: events.Error{Code: events.CodeInvalid, Message: "no"}, Body: []byte("{broken")},
+		Error: events.Error{Code: events.CodeInvalid, Message: "no"}, Body: []byte("{broken"), Size: 800_000},
 }
 
 // The form of each message is a contract: a change that shows here breaks programs that are already deployed.
