@@ -247,7 +247,7 @@ func (b *board) forget(missed bool) {
 		b.walked = false
 	}
 	for _, l := range b.lanes {
-		l.held = 0
+		l.held, l.whole = 0, true
 		if missed {
 			l.drained = false
 		}

@@ -27,10 +27,10 @@ func (p position) before(q position) bool {
 	return p.id < q.id
 }
 
-// front reads one priority of one lane from its front. Up to its frontier everything was fed, so that part is nearly empty:
-// the ids in flight and whatever sorts earlier than it should (revived, re-prioritised, committed late). It is read again
-// each time, together with a window beyond, so that no such task is ever passed by. The frontier only places the windows;
-// a wrong one costs time, never a task.
+// front reads one priority of one lane in exact order. Up to its frontier everything was fed, and what comes to sort earlier
+// (revived, re-prioritised, committed late) moves the frontier back when its change is seen, so a read begins there. A whole
+// read begins at the very front: it also finds what sorts earlier and whose change was never seen, and it costs the ids in
+// flight, which are read and passed over. The frontier only places the windows; a wrong one costs time, never a task.
 type front struct {
 	at   time.Time // the frontier; zero: not known
 	span span
@@ -40,8 +40,9 @@ type front struct {
 type query struct {
 	lane     Lane
 	priority int
-	want     int // how many new ids
-	held     int // how many ids of the lane may be in the way, being in flight
+	want     int  // how many new ids
+	held     int  // how many ids of the lane may be in the way, being in flight
+	whole    bool // from the very front
 	end      time.Time
 }
 
@@ -59,8 +60,11 @@ func (f *front) read(ctx context.Context, store Backlog, q query, skip func(*tas
 			return nil, false, nil
 		}
 	}
-	var from time.Time // the first window begins at the very front
 	pos := earlier(f.at, q.end)
+	from := pos
+	if q.whole {
+		from = time.Time{}
+	}
 	for {
 		to := f.span.end(pos, q.end)
 		limit := q.want - len(got) + q.held + 1

@@ -61,7 +61,7 @@ func TestFrontReadsInExactOrder(t *testing.T) {
 				expect := m.sorted(func(c task.Candidate) bool { return c.ScheduledAt.Before(end) && !flying[c.ID] }, want)
 				total := len(m.sorted(func(c task.Candidate) bool { return c.ScheduledAt.Before(end) && !flying[c.ID] }, 1<<20))
 				before := m.reads
-				got, more, err := f.read(t.Context(), m, query{lane: emailLane(task.Normal), priority: 5, want: want, held: len(flying), end: end},
+				got, more, err := f.read(t.Context(), m, query{lane: emailLane(task.Normal), priority: 5, want: want, held: len(flying), end: end, whole: true},
 					func(c *task.Candidate) bool { return flying[c.ID] })
 				if err != nil {
 					t.Fatal(err)
@@ -139,7 +139,7 @@ func TestFrontIsFoundAgainBehindItself(t *testing.T) {
 	for more := true; more; {
 		var got []task.Candidate
 		var err error
-		got, more, err = f.read(t.Context(), m, query{lane: emailLane(task.Normal), priority: 5, want: 64, end: day.Add(time.Minute)},
+		got, more, err = f.read(t.Context(), m, query{lane: emailLane(task.Normal), priority: 5, want: 64, end: day.Add(time.Minute), whole: true},
 			func(c *task.Candidate) bool { return false })
 		require.NoError(t, err)
 		for _, c := range got {

@@ -18,6 +18,10 @@ const (
 	// settled is how far behind now everything is taken to be fed while a lane is not in backlog.
 	settled = time.Second
 
+	// wholeEvery is how long a lane in backlog is fed from its frontier before a refill reads from the very front again, for
+	// what sorts earlier and whose change was never seen.
+	wholeEvery = time.Second
+
 	firstPause = 250 * time.Millisecond // of a lane, or of the bus, after a signal was refused or failed
 	lastPause  = 5 * time.Second
 )
@@ -40,6 +44,9 @@ type lane struct {
 	notBefore time.Time
 	failures  int // refused or failed publishes in a row
 	unread    int // failed reads in a row
+
+	whole   bool      // the next refill reads from the very front: ids were taken out of flight that may still wait
+	wholeAt time.Time // when one did last
 
 	fronts   [4]front // by priority, counted from the lane's first; while refilling, the refill's
 	supposed []suppose
@@ -88,6 +95,8 @@ func (l *lane) suppose(s suppose) {
 	if l.refilling {
 		if len(l.supposed) < 64 {
 			l.supposed = append(l.supposed, s)
+		} else {
+			l.whole = true // too many to remember
 		}
 		return
 	}

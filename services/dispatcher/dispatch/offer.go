@@ -97,6 +97,9 @@ func (b *board) send(l *lane, ids []task.Candidate, now time.Time) {
 // is known; walking tells that it was met by the first walk, which comes from the front. The caller holds the lock.
 func (b *board) mark(l *lane, seen *task.Candidate, walking bool, now time.Time) {
 	if l.backlog {
+		if seen != nil { // it may sort before what has been fed
+			l.suppose(suppose{priority: seen.Priority, seen: seen.ScheduledAt})
+		}
 		return
 	}
 	l.backlog = true
@@ -215,6 +218,7 @@ func (b *board) bounced(s *signal, now time.Time) {
 	if l == nil {
 		return
 	}
+	l.whole = true
 	if !now.Before(l.notBefore) { // once for all signals of a batch
 		l.notBefore = now.Add(backoff(l.failures))
 		l.failures++

@@ -40,7 +40,7 @@ func TestSpanDoublesThroughEmptyStretches(t *testing.T) {
 func TestSpanClosesInOnADenseStretch(t *testing.T) {
 	s := span{width: 24 * time.Hour}
 	s.learn(129, 64, 129*time.Millisecond) // a read that its limit cut off
-	require.InDelta(t, float64(128*time.Millisecond), float64(s.width), float64(10*time.Millisecond))
+	require.InDelta(t, float64(80*time.Millisecond), float64(s.width), float64(10*time.Millisecond))
 	s.learn(129, 64, 0) // all in one millisecond
 	require.Equal(t, minSpan, s.width)
 	s.learn(1, 64, time.Hour)

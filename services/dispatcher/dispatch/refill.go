@@ -63,19 +63,20 @@ func (r *refiller) refill(ctx context.Context, l *lane) {
 	}
 }
 
-// feed reads from the front until the lane is full, and signals what it found. more tells that there may be more.
+// feed reads in exact order until the lane is full, and signals what it found. more tells that there may be more.
 func (r *refiller) feed(ctx context.Context, l *lane) (more bool, err error) {
 	now, bound, err := r.store.Now()
 	if err != nil {
 		return false, err
 	}
 	want, held := r.board.wanted(l)
+	whole := r.board.fromFront(l)
 	var got []task.Candidate
 	first, last := l.key.Lane.Priorities()
 	for p := first; p <= last && !more; p++ {
 		var part []task.Candidate
 		q := query{
-			lane: l.key, priority: p, want: want - len(got), held: held,
+			lane: l.key, priority: p, want: want - len(got), held: held, whole: whole,
 			end: now.Add(-bound).Add(time.Millisecond), // to the millisecond that is due, included
 		}
 		part, more, err = l.fronts[p-first].read(ctx, r.store, q, func(c *task.Candidate) bool { return r.board.taken(l, c) })
@@ -118,6 +119,18 @@ func (b *board) wanted(l *lane) (want, held int) {
 	defer b.mu.Unlock()
 	_, short := b.size(l.key.Type)
 	return max(1, l.depth(time.Now(), short)-l.held), l.held
+}
+
+// fromFront reports whether this refill reads from the very front. A read that is meant to tell that nothing is left always does.
+func (b *board) fromFront(l *lane) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if !l.whole && l.backlog && now.Sub(l.wholeAt) < wholeEvery {
+		return false
+	}
+	l.whole, l.wholeAt = false, now
+	return true
 }
 
 // taken reports whether a candidate that was read is in flight, or has left pending since.
@@ -175,7 +188,7 @@ func (b *board) keep(l *lane) {
 func (b *board) putOff(l *lane) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.backlog = true
+	l.backlog, l.whole = true, true
 	l.notBefore = time.Now().Add(backoff(l.unread))
 	l.unread++
 	return l.unread

@@ -166,6 +166,7 @@ func (b *board) review(verdicts map[*lane]verdict, streaming bool) {
 			l.started.add(now, n)
 			l.startedAt = now
 		}
+		l.whole = true
 		b.mark(l, nil, false, now)
 		b.wake(l, now)
 	}

@@ -12,8 +12,9 @@ const (
 	maxSpan   = 366 * 24 * time.Hour
 )
 
-// span is the width of the next window of time to read. It adapts, so that a window holds about twice what is wanted: small
-// where tasks lie close, doubling through stretches where there are none.
+// span is the width of the next window of time to read. It adapts, so that a window holds a quarter more than is wanted: small
+// where tasks lie close, doubling through stretches where there are none. A server that collects a window before it looks at
+// the limit pays for all that lies in it.
 type span struct{ width time.Duration }
 
 // end is where the window that begins at from ends, at most limit.
@@ -35,8 +36,9 @@ func (s *span) learn(n, want int, covered time.Duration) {
 		return
 	}
 	per := covered / time.Duration(n) // between two tasks
-	width := per * time.Duration(2*want)
-	if per > 0 && width/per != time.Duration(2*want) { // overflow
+	aim := time.Duration(want + (want+3)/4)
+	width := per * aim
+	if per > 0 && width/per != aim { // overflow
 		width = maxSpan
 	}
 	s.width = min(max(width, minSpan), 2*covered, maxSpan)
