@@ -46,9 +46,9 @@ var goldenRequests = map[string]any{
 		Labels: map[string]string{"team": "red"}, RerunOf: "order-6", Source: "nats", Seq: 9,
 	},
 	"history_reply": events.HistoryReply{ID: "order-7", Entries: []events.HistoryEntry{
-		{Seq: 1, At: goldenTime, To: "pending", Reason: "submitted", By: "submitter"},
-		{Seq: 2, At: goldenTime, From: "pending", To: "running", Reason: "claimed", By: "worker-1", Attempt: 1, Claim: "CLAIM"},
-		{Seq: 3, At: goldenTime, From: "running", To: "pending", Reason: "retry", By: "worker-1", Attempt: 1, Claim: "CLAIM", Error: goldenError},
+		{Seq: 1, At: goldenTime, To: "pending", Reason: "submitted", By: "submitter/api"},
+		{Seq: 2, At: goldenTime, From: "pending", To: "running", Reason: "claimed", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM"},
+		{Seq: 3, At: goldenTime, From: "running", To: "pending", Reason: "retry", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM", Error: goldenError},
 	}},
 	"stats_reply": events.StatsReply{BacklogSeconds: 1.5, DeadLetters: 2, Workers: []events.Worker{{
 		ID: "worker-1", Host: "host-a", PID: 42, Types: []string{"email", "report"}, Slots: 20, Channel: "stable", Version: "1.2.3", SeenAt: goldenTime,
@@ -73,15 +73,15 @@ var goldenTypical = map[string]any{
 	},
 	"event_success": events.Event{
 		ID: "order-7", Type: "email", Seq: 3, From: "running", State: "success", Reason: "succeeded", Attempt: 1,
-		ExecutionID: "CLAIM:order-7", At: goldenTime, By: "worker-1", Result: json.RawMessage(`{"receipt":"r-1"}`), BizKey: "customer-9",
+		ExecutionID: "CLAIM:order-7", At: goldenTime, By: "worker/worker-1", Result: json.RawMessage(`{"receipt":"r-1"}`), BizKey: "customer-9",
 		Labels: map[string]string{"team": "red"},
 	},
 	"event_retry": events.Event{
 		ID: "order-7", Type: "email", Seq: 3, From: "running", State: "pending", Reason: "retry", Attempt: 1,
-		ExecutionID: "CLAIM:order-7", At: goldenTime, By: "worker-1", ScheduledAt: "2026-01-02T15:04:06.306Z", Error: goldenError,
+		ExecutionID: "CLAIM:order-7", At: goldenTime, By: "worker/worker-1", ScheduledAt: "2026-01-02T15:04:06.306Z", Error: goldenError,
 	},
 	"event_gap": events.Event{
-		ID: "order-7", Type: "email", Seq: 150, State: "running", Attempt: 51, At: goldenTime, By: "worker-1", Gap: &events.Gap{FromSeq: 12, ToSeq: 150},
+		ID: "order-7", Type: "email", Seq: 150, State: "running", Attempt: 51, At: goldenTime, By: "worker/worker-1", Gap: &events.Gap{FromSeq: 12, ToSeq: 150},
 	},
 	"answer_accepted": events.Answer{ID: "order-7", Accepted: true},
 	"answer_refused": events.Answer{ID: "order-7", Error: &events.Error{Code: events.CodeInvalid, Field: "delay", Value: "90",
