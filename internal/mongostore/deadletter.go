@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -44,14 +43,23 @@ type deadError struct {
 // UpsertDeadLetters writes the dead letters that are not there yet and leaves the others as they are: the same event, met again,
 // must not undo what a person did with a letter.
 func (s *Store) UpsertDeadLetters(ctx context.Context, dead []task.DeadTask) error {
-	for part := range slices.Chunk(dead, maxBatch) {
-		docs := make([]any, len(part))
-		for i, d := range part {
-			docs[i] = deadDocumentOf(d)
-		}
+	var docs []any
+	size := 0
+	flush := func() error {
 		_, err := s.bulkDB.Collection(deadLettersCollection).InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
-		if err := otherThanDuplicates(err); err != nil {
+		docs, size = nil, 0
+		return otherThanDuplicates(err)
+	}
+	for i, d := range dead {
+		doc, err := bson.Marshal(deadDocumentOf(d))
+		if err != nil {
 			return fmt.Errorf("store dead letters: %w", err)
+		}
+		docs, size = append(docs, bson.Raw(doc)), size+len(doc)
+		if len(docs) == maxBatch || size >= maxBatchBytes || i == len(dead)-1 {
+			if err := flush(); err != nil {
+				return fmt.Errorf("store dead letters: %w", err)
+			}
 		}
 	}
 	return nil

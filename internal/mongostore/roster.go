@@ -44,9 +44,9 @@ func (s *Store) BeatWorker(ctx context.Context, w task.WorkerInfo) error {
 	return nil
 }
 
-// Workers returns the registered workers, at most 10,000.
+// Workers returns the registered workers in the order of their ids, at most 10,000.
 func (s *Store) Workers(ctx context.Context) ([]task.WorkerInfo, error) {
-	cursor, err := s.hotDB.Collection(workersCollection).Find(ctx, bson.D{}, options.Find().SetLimit(maxWorkers))
+	cursor, err := s.hotDB.Collection(workersCollection).Find(ctx, bson.D{}, options.Find().SetSort(ascending("_id")).SetLimit(maxWorkers))
 	if err != nil {
 		return nil, fmt.Errorf("read workers: %w", err)
 	}
