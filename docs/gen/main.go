@@ -1,5 +1,5 @@
-// Command gen writes the documents that are made from the code: docs/configuration.md, docs/asyncapi.yaml, and the tables
-// and examples in docs/events.md. Run it in the repository: go run ./docs/gen
+// Command gen writes the documents that are made from the code: docs/configuration.md, docs/asyncapi.yaml, the index of
+// decisions, and the tables and examples in docs/events.md. Run it in the repository: go run ./docs/gen
 package main
 
 import (
@@ -15,6 +15,7 @@ var generated = map[string]func(ctx context.Context, root, now string) (string, 
 	"docs/configuration.md": configuration,
 	"docs/asyncapi.yaml":    asyncAPI,
 	"docs/events.md":        fillEvents,
+	"docs/adr/README.md":    decisions,
 }
 
 func main() {
