@@ -137,9 +137,12 @@ func reportUpdate(g []*report) (pipeline, error) {
 	r := g[0]
 	m := move{from: task.Running, to: r.to, reason: r.reason, by: r.by, unlessCancelled: r.to == task.Pending, withError: r.fails}
 	set := afterRunning(r.to)
-	if r.reason == task.ReasonRetry || r.reason == task.ReasonSnoozed {
+	switch r.reason {
+	case task.ReasonRetry, task.ReasonSnoozed:
 		delay := perTask(g, func(r *report) any { return r.delay.Milliseconds() })
 		set = append(set, bson.E{Key: "scheduledAt", Value: ifCancelAsked("$scheduledAt", later("$$NOW", delay))})
+	case task.ReasonReleased:
+		set = append(set, dueAgain)
 	}
 	if r.result != "" {
 		set = append(set, bson.E{Key: "result", Value: perTask(g, func(r *report) any { return r.result })})

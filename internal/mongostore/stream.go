@@ -72,8 +72,8 @@ func (s *Store) OpenStream(ctx context.Context, opts StreamOptions) (*Stream, er
 	return st, nil
 }
 
-// trimmed keeps the events that carry a change, and of them only what is looked at. A very small document may be reported as
-// replaced instead of updated, so the change is looked for in both places.
+// trimmed keeps the events that carry a change, and of them only what is looked at: a beat of 1,000 tasks is 1,000 updates that
+// nobody needs. A very small document may be reported as replaced instead of updated, so the change is looked for in both places.
 func trimmed(detail bool) mongo.Pipeline {
 	fields := bson.D{{Key: "operationType", Value: 1}, {Key: "documentKey", Value: 1},
 		{Key: "fullDocument.change", Value: 1}, {Key: "updateDescription.updatedFields.change", Value: 1}}
@@ -83,7 +83,10 @@ func trimmed(detail bool) mongo.Pipeline {
 		}
 	}
 	return mongo.Pipeline{
-		{{Key: "$match", Value: bson.D{{Key: "operationType", Value: in([]string{"insert", "update", "replace"})}}}},
+		{{Key: "$match", Value: bson.D{{Key: "$or", Value: bson.A{
+			bson.D{{Key: "operationType", Value: in([]string{"insert", "replace"})}},
+			has("updateDescription.updatedFields.change"),
+		}}}}},
 		{{Key: "$project", Value: fields}},
 	}
 }

@@ -88,9 +88,11 @@ func endingOf(t *task.Task, by string) ending {
 
 func (e ending) update() (pipeline, error) {
 	m := move{from: task.Running, to: e.to, reason: e.reason, by: e.by, unlessCancelled: true, withError: true}
-	// A retry keeps its scheduledAt: it stands before whatever fell due after it.
 	set := append(afterRunning(e.to), bson.E{Key: "losses", Value: add("$losses", int32(1))},
 		bson.E{Key: "lastError", Value: literal(e.error)}, bson.E{Key: "errorCode", Value: removed})
+	if e.to == task.Pending {
+		set = append(set, dueAgain)
+	}
 	return m.pipeline(set)
 }
 

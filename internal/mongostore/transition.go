@@ -129,6 +129,11 @@ func afterRunning(to task.State) bson.D {
 		bson.E{Key: "checkAt", Value: ifCancelAsked(removed, orRemove("$expiresAt"))})
 }
 
+// dueAgain sets the start time of a task that goes back to pending without a delay of its own. The time stays, so that the task stands
+// before whatever fell due later; but where the server's clock went back since the claim it has not come again yet, and what has
+// already run must not wait for it.
+var dueAgain = bson.E{Key: "scheduledAt", Value: earliest("$scheduledAt", "$$NOW")}
+
 // Expressions.
 
 // literal keeps a value from outside from being read as a field path or an expression.
