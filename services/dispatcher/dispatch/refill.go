@@ -148,6 +148,7 @@ func (b *board) feed(l *lane, got []task.Candidate) (all bool) {
 	now := time.Now()
 	if now.Before(b.bus.until) || now.Before(l.notBefore) {
 		b.mark(l, nil, false, now) // it may have been cleared
+		l.whole = true             // what was read lies behind the frontier now
 		return len(got) == 0
 	}
 	_, short := b.size(l.key.Type)
@@ -162,6 +163,9 @@ func (b *board) feed(l *lane, got []task.Candidate) (all bool) {
 		default:
 			fed = append(fed, got[i])
 		}
+	}
+	if !all {
+		l.whole = true // what is left lies behind the frontier now
 	}
 	if len(fed) > 0 {
 		l.fed = positionOf(&fed[len(fed)-1])
