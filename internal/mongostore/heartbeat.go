@@ -12,7 +12,8 @@ import (
 )
 
 // Heartbeat extends the leases of all executions in the request, and tells which of them are lost and which are to be cancelled.
-// A lease never goes beyond the task's deadline or 30 s after a cancel request. An error means that nothing is known about any
+// A lease never goes beyond the task's deadline or 30 s after a cancel request; the deadline itself is put off where the database's
+// clock has jumped ahead (see [task.HeartbeatRequest]). An error means that nothing is known about any
 // of them; those already extended stay so.
 func (s *Store) Heartbeat(ctx context.Context, r task.HeartbeatRequest) (task.HeartbeatResult, error) {
 	var result task.HeartbeatResult
@@ -30,6 +31,17 @@ func (s *Store) Heartbeat(ctx context.Context, r task.HeartbeatRequest) (task.He
 
 // beatUpdate is no transition: it leaves state, seq, change and history alone.
 func beatUpdate(r task.HeartbeatRequest) (pipeline, error) {
+	var all [][]byte
+	if r.InTime {
+		// Two leases: one for this beat, one until the next that can say so. Where the clock is right this changes nothing that
+		// matters: such a deadline is as far ahead already, or nearly.
+		deadline, err := bson.Marshal(bson.D{{Key: "$set", Value: bson.D{{Key: "deadlineAt",
+			Value: latest("$deadlineAt", later("$$NOW", 2*r.Lease.Milliseconds()))}}}})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, deadline)
+	}
 	lease, err := bson.Marshal(bson.D{{Key: "$set", Value: bson.D{{Key: "leaseUntil", Value: earliest(
 		later("$$NOW", r.Lease.Milliseconds()), "$deadlineAt", later("$cancelRequestedAt", task.CancelGrace.Milliseconds()))}}}})
 	if err != nil {
@@ -39,7 +51,7 @@ func beatUpdate(r task.HeartbeatRequest) (pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stages(lease, check), nil
+	return stages(append(all, lease, check)...), nil
 }
 
 func (s *Store) beat(ctx context.Context, owned []task.Owned, update pipeline, result *task.HeartbeatResult) error {

@@ -142,12 +142,17 @@ func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 func add(terms ...any) bson.D { return bson.D{{Key: "$add", Value: bson.A(terms)}} }
 
 // earliest ignores dates that are missing. It compares milliseconds: one server orders a stored date and a computed one wrongly.
-func earliest(dates ...any) bson.D {
+func earliest(dates ...any) bson.D { return pick("$min", dates) }
+
+// latest is the same for the last one.
+func latest(dates ...any) bson.D { return pick("$max", dates) }
+
+func pick(operator string, dates []any) bson.D {
 	times := make(bson.A, len(dates))
 	for i, d := range dates {
 		times[i] = inMs(d)
 	}
-	return bson.D{{Key: "$toDate", Value: bson.D{{Key: "$min", Value: times}}}}
+	return bson.D{{Key: "$toDate", Value: bson.D{{Key: operator, Value: times}}}}
 }
 
 // passed is whether a date lies at or before $$NOW; a missing one does.

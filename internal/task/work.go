@@ -80,6 +80,9 @@ type HeartbeatRequest struct {
 	Worker string
 	Owned  []Owned
 	Lease  time.Duration
+	// InTime says that each of them has more than a lease left until its timeout, by the worker's monotonic clock. A deadline
+	// that is near or past by the database's clock then shows only that this clock moved, and is put off.
+	InTime bool
 }
 
 // HeartbeatResult tells what became of the executions named in the request.
