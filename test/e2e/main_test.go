@@ -22,11 +22,19 @@ func TestMain(m *testing.M) {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/ax", "./services/...", "./test/natsd", "./test/ledgerworker")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+	if err := build(dir, "./cmd/ax", "./services/...", "./test/natsd", "./test/ledgerworker"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	stacktest.Main(m)
+}
+
+// build builds programs of this module into a folder.
+func build(dir string, args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-o", dir + string(filepath.Separator)}, args...)...)
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ type world struct {
 	workers  []*localstack.Service
 	client   *client.Client
 	store    *mongostore.Store
+	bin      string
 	dir      string
 	deaths   map[string]int64
 	ledgers  []string
@@ -48,6 +50,7 @@ type world struct {
 }
 
 type worldOptions struct {
+	bin      string                                   // folder with the programs of services and workers; empty: the usual one
 	services []string                                 // nil: all
 	env      []string                                 // of services and workers
 	envOf    func(natsURL string) map[string][]string // of single services
@@ -65,6 +68,10 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	} else {
 		w.database = "ax"
 	}
+	if o.bin == "" {
+		o.bin = bin
+	}
+	w.bin = o.bin
 	if w.lease == 0 {
 		w.lease = 5 * time.Second
 	}
@@ -80,7 +87,7 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	}
 	// The reaper of a new system revives nothing for one lease.
 	env := append([]string{"AX_REAPER_LEASE=" + w.lease.String(), "AX_REAPER_BEAT=" + (w.lease / 5).String()}, o.env...)
-	w.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: w.mongoURI, Database: w.database, NATSURL: w.nats.URL(),
+	w.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: o.bin, MongoURI: w.mongoURI, Database: w.database, NATSURL: w.nats.URL(),
 		Env: env, EnvOf: envOf, Services: o.services})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.system.Stop(15*time.Second)) })
@@ -95,6 +102,7 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	w.client, err = client.Connect(client.Options{NATSURL: w.nats.URL(), Name: "e2e"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.client.Close()) })
+	t.Cleanup(w.explain)
 	w.subscribe()
 	if o.workers == 0 {
 		o.workers = 2
@@ -116,6 +124,38 @@ func (w *world) subscribe() {
 	require.NoError(w.t, err)
 }
 
+// explain shows of a failed test what did not end, and what the processes said.
+func (w *world) explain() {
+	if !w.t.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, state := range []task.State{task.Pending, task.Running} {
+		open, err := w.store.List(ctx, "", state, 3, "")
+		for _, listed := range open {
+			if one, err := w.store.Get(ctx, listed.ID); err == nil {
+				w.t.Logf("task %s is %s, due %v, history:", one.ID, one.State, one.ScheduledAt)
+				for _, e := range one.History {
+					w.t.Logf("  %v %s -> %s %s by %s %v", e.At, e.From, e.To, e.Reason, e.By, e.Error)
+				}
+			}
+		}
+		if err != nil {
+			w.t.Logf("list what is %s: %v", state, err)
+		}
+	}
+	all := slices.Clone(w.workers)
+	for _, name := range localstack.ServiceNames {
+		if s := w.system.Service(name); s != nil {
+			all = append(all, s)
+		}
+	}
+	for _, s := range all {
+		w.t.Logf("output of %s:\n%s", s.Name(), s.Output())
+	}
+}
+
 func (w *world) startWorker(ctx context.Context, o worldOptions, env ...string) *localstack.Service {
 	name := fmt.Sprintf("worker-%d", len(w.workers)+1)
 	slots := o.slots
@@ -123,7 +163,7 @@ func (w *world) startWorker(ctx context.Context, o worldOptions, env ...string) 
 		slots = 20
 	}
 	file := filepath.Join(w.dir, name+".ledger")
-	s, err := localstack.StartService(ctx, localstack.ServiceOptions{Name: name, Path: localstack.ServicePath(bin, "ledgerworker"),
+	s, err := localstack.StartService(ctx, localstack.ServiceOptions{Name: name, Path: localstack.ServicePath(w.bin, "ledgerworker"),
 		Env: append(append(w.system.Env(), "LEDGER_FILE="+file, "LEDGER_NAME="+name, fmt.Sprintf("LEDGER_SLOTS=%d", slots), "LEDGER_TYPES="+workType,
 			"LEDGER_LEASE="+w.lease.String()), env...)})
 	require.NoError(w.t, err)
