@@ -42,9 +42,9 @@ func TestEveryServiceKilledInTurnAndNATSWiped(t *testing.T) {
 		require.NoError(t, s.Start(ctx))
 	}
 	w.killWorker(w.workers[0])
-	// The signals of these are in NATS, or half of them, when it loses its store.
+	w.awaitStored(ids, 2*time.Minute)
+	// These are stored when submit returns. Their signals are in NATS, or half of them, when it loses its store.
 	ids = append(ids, w.submit(400, work{RunMs: 1500})...)
-	w.awaitStored(ids, time.Minute)
 	require.Less(t, w.ended(), len(ids), "work is left for the time after")
 	require.NoError(t, w.nats.Wipe(ctx))
 
