@@ -58,5 +58,12 @@ func invalid(err error) bool {
 		return true
 	}
 	refused, ok := errors.AsType[*events.Error](err)
-	return ok && (refused.Code == events.CodeInvalid || refused.Code == events.CodeTooLarge || refused.Code == events.CodeUnsupported)
+	if !ok {
+		return false
+	}
+	switch refused.Code {
+	case events.CodeInvalid, events.CodeTooLarge, events.CodeUnsupported, events.CodeIDConflict:
+		return true
+	}
+	return false
 }

@@ -36,6 +36,9 @@ func newSchedulePut(s *settings) *cobra.Command {
 			"  ax schedule put nightly '30 2 * * *' report --zone Europe/Berlin --payload '{\"kind\":\"daily\"}'\n  ax schedule put poll '@every 90s' poll",
 		Args: exactly(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := given(cmd); err != nil {
+				return err
+			}
 			request, err := f.request(cmd.InOrStdin(), args[2])
 			if err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ax-scheduler/ax/pkg/client"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -54,6 +55,9 @@ func newSubmit(s *settings) *cobra.Command {
 }
 
 func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) error {
+	if err := given(cmd); err != nil {
+		return err
+	}
 	request, err := f.request(cmd.InOrStdin(), taskType)
 	if err != nil {
 		return err
@@ -81,6 +85,17 @@ func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) e
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), id)
 	return nil
+}
+
+// given refuses a flag that was given without a value, as a script does whose variable is not set: ignored, an empty --id would
+// store a second task at each repeat.
+func given(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if flag.Value.String() == "" && err == nil {
+			err = usageError{fmt.Errorf("--%s is empty; give a value or leave it out", flag.Name)}
+		}
+	})
+	return err
 }
 
 func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitRequest, error) {

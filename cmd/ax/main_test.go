@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ax-scheduler/ax/pkg/events"
+)
+
+// Bad input is refused before anything is connected: no NATS runs here.
+func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large.json")
+	require.NoError(t, os.WriteFile(large, []byte(`"`+strings.Repeat("x", 600<<10)+`"`), 0o600))
+	for name, tc := range map[string]struct {
+		args []string
+		says []string
+	}{
+		"unknown field":            {[]string{"submit", "email", "--body", `{"maxAttempt":2}`}, []string{"maxAttempt", "maxAttempts"}},
+		"misspelt duration":        {[]string{"submit", "email", "--delay", "5sec"}, []string{"delay", "5sec", "90s"}},
+		"duration without unit":    {[]string{"submit", "email", "--delay", "30"}, []string{"delay", "30", "unit"}},
+		"priority 10":              {[]string{"submit", "email", "--priority", "10"}, []string{"priority", "10", "0 (most urgent) to 9"}},
+		"negative maxAttempts":     {[]string{"submit", "email", "--max-attempts", "-1"}, []string{"maxAttempts", "-1", "1 to 10000"}},
+		"payload over the limit":   {[]string{"submit", "email", "--payload", "@" + large}, []string{"payload", "614402 bytes", "524288"}},
+		"illegal type":             {[]string{"submit", "E-Mail"}, []string{"type", "E-Mail", "a-z 0-9 _ -"}},
+		"illegal id":               {[]string{"submit", "email", "--id", "a b"}, []string{"id", "a b", "A-Z a-z 0-9"}},
+		"reserved id":              {[]string{"submit", "email", "--id", "cron:x"}, []string{"id", "cron:x", "not beginning with"}},
+		"scheduledAt without zone": {[]string{"submit", "email", "--at", "2030-01-31T08:00:00"}, []string{"scheduledAt", "2030-01-31T08:00:00", "zone"}},
+		"invalid JSON":             {[]string{"submit", "email", "--body", `{"payload":`}, []string{"not valid JSON"}},
+		"payload that is no JSON":  {[]string{"submit", "email", "--payload", `to: a@example.com`}, []string{"payload", "to: a@example.com", "JSON"}},
+		"empty body":               {[]string{"submit", "email", "--body", ""}, []string{"--body", "empty"}},
+		"empty body on stdin":      {[]string{"submit", "email", "--body", "-"}, []string{"body is empty", "{}"}},
+		"empty id":                 {[]string{"submit", "email", "--id", ""}, []string{"--id", "empty"}},
+		"unknown flag":             {[]string{"submit", "email", "--prio", "1"}, []string{"--prio", "--help"}},
+		"no type":                  {[]string{"submit"}, []string{"1 argument"}},
+		"empty schedule payload":   {[]string{"schedule", "put", "a", "@hourly", "email", "--payload", ""}, []string{"--payload", "empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			code := run(t.Context(), append(tc.args, "--nats", "nats://127.0.0.1:1"), strings.NewReader(""), &out, &errs)
+			require.Equal(t, exitInvalid, code, errs.String())
+			require.Empty(t, out.String())
+			for _, part := range tc.says {
+				require.Contains(t, errs.String(), part)
+			}
+		})
+	}
+}
+
+func TestWithoutNATSTheCommandSaysWhatToDo(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Equal(t, exitFailed, run(t.Context(), []string{"submit", "email", "--nats", "nats://ann:s3cret@127.0.0.1:1"}, strings.NewReader(""), &out, &errs))
+	require.Contains(t, errs.String(), "ax dev")
+	require.NotContains(t, errs.String(), "s3cret")
+	require.Empty(t, out.String())
+}
+
+func TestAnIDThatIsTakenIsBadInput(t *testing.T) {
+	require.True(t, invalid(&events.Error{Code: events.CodeIDConflict}))
+	require.False(t, invalid(&events.Error{Code: events.CodeUnavailable}))
+}
