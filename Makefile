@@ -37,7 +37,7 @@ test-deps: deps
 .PHONY: build
 build: ## build all binaries into dist/
 	@mkdir -p dist
-	go build -trimpath -ldflags '$(LDFLAGS)' -o dist/ ./cmd/... ./services/... ./test/natsd
+	go build -ldflags '$(LDFLAGS)' -o dist/ ./cmd/... ./services/... ./test/natsd
 
 # Unit and contract tests run with the race detector; what drives whole systems of processes runs after them, without.
 .PHONY: test
