@@ -66,7 +66,8 @@ func (e *ConfigError) Error() string {
 // given.
 //
 // A variable that begins with AX_ and means nothing to this service is refused, because a misspelt setting that is
-// ignored is found too late; those of other services (AX_REAPER_..., say) may be there and are passed over. The error
+// ignored is found too late. What makes sense alone but not together is refused by the method Check() error that spec may have.
+// Variables of other services (AX_REAPER_..., say) may be there and are passed over. The error
 // is a *ConfigError with all problems at once.
 func Load(service string, spec any) error {
 	fields, err := gather(service, spec)
@@ -81,6 +82,11 @@ func Load(service string, spec any) error {
 	problems = append(problems, parse...)
 	if c, ok := spec.(Config); ok && c.common().HTTPAddr == "" {
 		c.common().HTTPAddr = defaultHTTPAddr(service)
+	}
+	if c, ok := spec.(interface{ Check() error }); ok && len(problems) == 0 {
+		if err := c.Check(); err != nil {
+			problems = append(problems, err.Error())
+		}
 	}
 	if len(problems) > 0 {
 		return &ConfigError{Service: service, Problems: problems}

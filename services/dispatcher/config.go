@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/process"
@@ -13,4 +14,12 @@ type Config struct {
 	Horizon time.Duration `envconfig:"DISPATCHER_HORIZON" default:"5s" min:"1s" max:"10m" desc:"how far ahead a task gets a timer of its own; at least twice AX_DISPATCHER_SWEEP"`
 	Walk    time.Duration `envconfig:"DISPATCHER_WALK" default:"1m" min:"1s" max:"1h" desc:"pause between two walks through all that is due, which find what both the change stream and the sweep have missed"`
 	LockTTL time.Duration `envconfig:"DISPATCHER_LOCK_TTL" default:"10s" min:"1s" max:"5m" desc:"how long the leader's lock outlives its last renewal, which is how long a killed leader is missed"`
+}
+
+// Check refuses settings that make sense alone but not together.
+func (c *Config) Check() error {
+	if c.Horizon < 2*c.Sweep {
+		return fmt.Errorf("AX_DISPATCHER_HORIZON is %v: give at least twice AX_DISPATCHER_SWEEP, %v, or delayed tasks start late", c.Horizon, 2*c.Sweep)
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/connect"
@@ -23,9 +22,6 @@ func main() {
 }
 
 func setUp(ctx context.Context, p *process.Process, c Config) error {
-	if c.Horizon < 2*c.Sweep {
-		return fmt.Errorf("AX_DISPATCHER_HORIZON is %v: give at least twice AX_DISPATCHER_SWEEP, %v, or delayed tasks start late", c.Horizon, 2*c.Sweep)
-	}
 	db, err := connect.Store(ctx, p, service, c.Common)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ type Config struct {
 	LockTTL     time.Duration `envconfig:"REAPER_LOCK_TTL" default:"10s" min:"1s" max:"5m" desc:"how long the leader's lock outlives its last renewal, which is how long a killed leader is missed"`
 }
 
-// check refuses settings that make sense alone but not together.
-func (c *Config) check() error {
+// Check refuses settings that make sense alone but not together.
+func (c *Config) Check() error {
 	if c.Beat*3 > c.Lease {
 		return errors.New("AX_REAPER_LEASE must be at least three times AX_REAPER_BEAT: a worker must be able to miss a beat")
 	}

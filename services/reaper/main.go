@@ -18,9 +18,6 @@ func main() {
 }
 
 func setUp(ctx context.Context, p *process.Process, c Config) error {
-	if err := c.check(); err != nil {
-		return err
-	}
 	store, err := connect.Store(ctx, p, service, c.Common)
 	if err != nil {
 		return err
