@@ -44,14 +44,18 @@ func (b *beats) beat(ctx context.Context) error {
 	// Nothing in a beat may take so long that the next one comes too late for the leases.
 	ctx, cancel := context.WithTimeout(ctx, b.lease/3)
 	defer cancel()
-	owned := b.runs.owned()
-	sent := time.Now()
-	if len(owned) > 0 {
-		result, err := b.store.Heartbeat(ctx, task.HeartbeatRequest{Worker: b.info.ID, Owned: owned, Lease: b.lease})
+	// One call for all, and another one for those that are near their timeout.
+	inTime, ending := b.runs.split(b.runs.owned(), time.Now())
+	for i, part := range [][]task.Owned{inTime, ending} {
+		if len(part) == 0 {
+			continue
+		}
+		sent := time.Now()
+		result, err := b.store.Heartbeat(ctx, task.HeartbeatRequest{Worker: b.info.ID, Owned: part, Lease: b.lease, InTime: i == 0})
 		if err != nil {
 			return err
 		}
-		for _, e := range b.runs.confirm(owned, sent, result) {
+		for _, e := range b.runs.confirm(part, sent, result) {
 			b.lost(e)
 		}
 	}

@@ -102,6 +102,20 @@ func (r *runs) owned() []task.Owned {
 	return list
 }
 
+// split tells those that have more than a lease left until their timeout from the others.
+func (r *runs) split(owned []task.Owned, now time.Time) (inTime, ending []task.Owned) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range owned {
+		if e := r.open[o]; e != nil && e.started.Add(e.task.Timeout).Sub(now) > r.lease {
+			inTime = append(inTime, o)
+		} else {
+			ending = append(ending, o)
+		}
+	}
+	return inTime, ending
+}
+
 // confirm notes a beat that was sent at the given time, and acts on its answer. It returns what was lost.
 func (r *runs) confirm(asked []task.Owned, sent time.Time, result task.HeartbeatResult) (lostNow []*execution) {
 	r.mu.Lock()
