@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
-	"github.com/ax-scheduler/ax/internal/process"
 	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/services/dispatcher/dispatch"
 )
@@ -223,10 +221,8 @@ func TestWithoutChangeStreams(t *testing.T) {
 }
 
 func TestConfigurationIsRefused(t *testing.T) {
-	r := newRig(t)
-	r.config.Horizon = r.config.Sweep
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	err := process.Run(ctx, service, r.config.Common, func(ctx context.Context, p *process.Process) error { return setUp(ctx, p, r.config) })
-	require.ErrorContains(t, err, "AX_DISPATCHER_HORIZON")
+	c := Config{Horizon: time.Second, Sweep: time.Second}
+	require.ErrorContains(t, c.Check(), "AX_DISPATCHER_HORIZON")
+	c.Horizon = 2 * time.Second
+	require.NoError(t, c.Check())
 }
