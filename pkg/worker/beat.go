@@ -23,7 +23,7 @@ type beats struct {
 
 // run beats until ctx ends.
 func (b *beats) run(ctx context.Context) {
-	wait, failures := jitter(b.every), 0
+	wait, failures := time.Duration(0), 0 // the first one registers the worker
 	for pause(ctx, wait) {
 		if err := b.beat(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -41,11 +41,28 @@ func (b *beats) run(ctx context.Context) {
 }
 
 func (b *beats) beat(ctx context.Context) error {
-	// Nothing in a beat may take so long that the next one comes too late for the leases.
-	ctx, cancel := context.WithTimeout(ctx, b.lease/3)
+	if owned := b.runs.owned(); len(owned) > 0 {
+		if err := b.extend(ctx, owned); err != nil {
+			return err
+		}
+	}
+	// The rest must not make the next beat late.
+	ctx, cancel := context.WithTimeout(ctx, b.lease/10)
 	defer cancel()
-	// One call for all, and another one for those that are near their timeout.
-	inTime, ending := b.runs.split(b.runs.owned(), time.Now())
+	if err := b.store.BeatWorker(ctx, b.info); err != nil {
+		b.log.warn("the worker's entry cannot be refreshed, trying on", "err", err) // shown as gone meanwhile; no lease hangs on it
+	}
+	b.claimer.resolve(ctx)
+	b.runs.flushProgress(ctx)
+	return nil
+}
+
+// extend makes one call for all executions, and another one for those that are near their timeout. Its time is so short that three
+// may hang, one after the other, before handlers have to be cancelled.
+func (b *beats) extend(ctx context.Context, owned []task.Owned) error {
+	ctx, cancel := context.WithTimeout(ctx, b.lease/5)
+	defer cancel()
+	inTime, ending := b.runs.split(owned, time.Now())
 	for i, part := range [][]task.Owned{inTime, ending} {
 		if len(part) == 0 {
 			continue
@@ -59,11 +76,6 @@ func (b *beats) beat(ctx context.Context) error {
 			b.lost(e)
 		}
 	}
-	if err := b.store.BeatWorker(ctx, b.info); err != nil {
-		b.log.warn("the worker's entry cannot be refreshed, trying on", "err", err) // shown as gone meanwhile; no lease hangs on it
-	}
-	b.claimer.resolve(ctx)
-	b.runs.flushProgress(ctx)
 	return nil
 }
 

@@ -59,7 +59,7 @@ type claimer struct {
 
 // run claims until fetching ends; claims under way are bounded by working.
 func (c *claimer) run(fetching, working context.Context) {
-	timer := time.NewTimer(0)
+	timer := idleTimer()
 	defer timer.Stop()
 	for {
 		now := time.Now()

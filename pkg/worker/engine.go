@@ -49,7 +49,7 @@ func newEngine(o Options, kinds []*kind, s store, connect func(ctx context.Conte
 		e.kinds[k.name] = k
 		names[i] = k.name
 	}
-	e.finisher = newFinisher(s, e.runs, o.Lease, o.Beat, e.quiet, m, e.lost, e.ring)
+	e.finisher = newFinisher(s, e.runs, o.Lease, e.quiet, m, e.lost, e.ring)
 	e.intake = &intake{clock: s.Now, slots: o.Slots, claims: newBell(), fetches: newBell(), full: e.finisher.full,
 		log: e.quiet, metrics: m, held: make(map[*signal]struct{})}
 	e.claimer = &claimer{store: s, intake: e.intake, worker: o.ID, lease: o.Lease, log: e.quiet, metrics: m,
@@ -74,9 +74,6 @@ func (e *engine) run(ctx context.Context) error {
 	defer stopFetching()
 	defer stopWorking()
 
-	if err := e.store.BeatWorker(ctx, e.beats.info); err != nil {
-		e.quiet.warn("the worker's entry cannot be written, trying on", "err", err)
-	}
 	var fetchers, workers sync.WaitGroup
 	workers.Go(func() { e.finisher.run(working) })
 	workers.Go(func() { e.beats.run(working) })

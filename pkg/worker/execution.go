@@ -50,12 +50,11 @@ func (e *execution) owned() task.Owned { return task.Owned{ID: e.task.ID, Claim:
 type runs struct {
 	lease time.Duration
 
-	mu      sync.Mutex
-	open    map[task.Owned]*execution // not recorded and not lost
-	inside  map[*execution]struct{}   // handler has not returned
-	left    chan struct{}             // closed and replaced when a handler returns or one is recorded
-	contact time.Time                 // when the last beat that was acknowledged was sent
-	ended   bool                      // all contexts were ended, because the worker stops
+	mu     sync.Mutex
+	open   map[task.Owned]*execution // not recorded and not lost
+	inside map[*execution]struct{}   // handler has not returned
+	left   chan struct{}             // closed and replaced when a handler returns or one is recorded
+	ended  bool                      // all contexts were ended, because the worker stops
 }
 
 func newRuns(lease time.Duration) *runs {
@@ -120,7 +119,6 @@ func (r *runs) split(owned []task.Owned, now time.Time) (inTime, ending []task.O
 func (r *runs) confirm(asked []task.Owned, sent time.Time, result task.HeartbeatResult) (lostNow []*execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.contact = sent
 	gone := make(map[task.Owned]bool, len(result.Lost))
 	for _, o := range result.Lost {
 		gone[o] = true
@@ -188,8 +186,6 @@ func (r *runs) leave(e *execution, now time.Time) verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e.returned = true
-	delete(r.inside, e)
-	r.changed()
 	switch e.verdict {
 	case undecided:
 		// The loop that fences may not have come round yet, above all after the process was stopped for a while.
@@ -204,6 +200,14 @@ func (r *runs) leave(e *execution, now time.Time) verdict {
 		return fenced
 	}
 	return lost
+}
+
+// out forgets a handler that has returned, after what it came to was handed on: a stop waits until none is left.
+func (r *runs) out(e *execution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.inside, e)
+	r.changed()
 }
 
 // settle ends the book-keeping of an execution whose report is answered or given up.
@@ -250,7 +254,7 @@ func (r *runs) await(ctx context.Context) []*execution {
 	}
 }
 
-// handlers lists the executions whose handlers have not returned and that meet the condition.
+// handlers lists the executions whose handlers are not out yet and that meet the condition.
 func (r *runs) handlers(meets func(*execution) bool) (list []*execution) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -271,14 +275,7 @@ func (r *runs) crowd() bool {
 
 // abandoned counts handlers that go on although their attempt is over.
 func (r *runs) abandoned() int {
-	return len(r.handlers(func(e *execution) bool { return e.verdict != undecided }))
-}
-
-// lastContact is when the last acknowledged beat was sent; zero when there was none.
-func (r *runs) lastContact() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.contact
+	return len(r.handlers(func(e *execution) bool { return e.verdict != undecided && !e.returned }))
 }
 
 func (e *execution) String() string { return e.task.Type + " " + e.task.ID }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,17 +20,19 @@ const (
 
 	finishRetryFirst = 50 * time.Millisecond
 	finishRetryMost  = 2 * time.Second
-	// finishPatience is how often one report is sent while the database answers everything else. It has no good end then, so
-	// the lease is left to end.
-	finishPatience = 10
-	// finishSplit is after how many failures of a batch its halves are sent apart, to find out what is wrong with it.
+	// finishSplit is after how many failures of a batch its outcomes are sent one by one, to find out what is wrong with it.
 	finishSplit = 3
+	// finishPatience is how often one outcome may fail that way, each time after others were recorded, before it is given up:
+	// something is wrong with it and not with the database.
+	finishPatience = 5
 )
 
 // finished is an outcome on its way to the database.
 type finished struct {
 	e       *execution
 	outcome task.Outcome
+	failed  time.Time // when it last failed
+	refused int       // how often it failed after others had been recorded
 }
 
 func (f finished) size() int { return len(f.outcome.Result) + 256 }
@@ -41,7 +44,6 @@ type finisher struct {
 	log     *quietLog
 	metrics *metrics
 	timeout time.Duration // of one call
-	beat    time.Duration
 	wake    bell
 	lost    func(e *execution) // the database says that the execution was not ours any more
 	room    func()             // there is room for results again
@@ -49,15 +51,16 @@ type finisher struct {
 	count atomic.Int64 // outcomes that are not answered
 	bytes atomic.Int64
 
-	mu     sync.Mutex
-	queue  []finished
-	pace   pace
-	empty  chan struct{} // closed while nothing is unanswered
-	sender sync.WaitGroup
+	mu       sync.Mutex
+	queue    []finished
+	pace     pace
+	empty    chan struct{} // closed while nothing is unanswered
+	recorded time.Time     // when a batch was last answered
+	sender   sync.WaitGroup
 }
 
-func newFinisher(s store, r *runs, lease, beat time.Duration, log *quietLog, m *metrics, lost func(*execution), room func()) *finisher {
-	f := &finisher{store: s, runs: r, log: log, metrics: m, timeout: lease / 3, beat: beat, wake: newBell(), lost: lost, room: room,
+func newFinisher(s store, r *runs, lease time.Duration, log *quietLog, m *metrics, lost func(*execution), room func()) *finisher {
+	f := &finisher{store: s, runs: r, log: log, metrics: m, timeout: lease / 3, wake: newBell(), lost: lost, room: room,
 		empty: make(chan struct{})}
 	close(f.empty)
 	return f
@@ -69,7 +72,7 @@ func (f *finisher) full() bool {
 }
 
 func (f *finisher) add(e *execution, o task.Outcome) {
-	r := finished{e, o}
+	r := finished{e: e, outcome: o}
 	f.mu.Lock()
 	if f.count.Add(1) == 1 {
 		f.empty = make(chan struct{})
@@ -82,7 +85,7 @@ func (f *finisher) add(e *execution, o task.Outcome) {
 
 // run sends batches until ctx ends, then waits for those under way.
 func (f *finisher) run(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := idleTimer()
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		if wait := f.step(ctx); wait > 0 {
@@ -130,67 +133,93 @@ func (f *finisher) step(ctx context.Context) (wait time.Duration) {
 // send sends a batch until each of its outcomes is answered. An answer that was lost is no harm: the same outcomes are sent
 // again, and the task's history tells whether they were recorded.
 func (f *finisher) send(ctx context.Context, batch []finished) {
-	first := time.Now()
-	for failures := 0; len(batch) > 0; {
-		sent := time.Now()
-		answers, err := f.call(ctx, batch)
-		if err == nil {
-			f.metrics.finishSeconds.Observe(time.Since(sent).Seconds())
-			for i, r := range batch {
-				f.answered(r, answers[i])
-			}
-			return
+	for failures := 0; ; {
+		var err error
+		if failures < finishSplit {
+			batch, err = f.try(ctx, batch)
+		} else {
+			batch, err = f.singly(ctx, batch)
+		}
+		if len(batch) == 0 || ctx.Err() != nil {
+			return // the worker stops: what is not recorded comes back when its lease ends
 		}
 		failures++
-		if ctx.Err() != nil {
-			return // the worker stops; what is not recorded comes back when its lease ends
-		}
 		f.log.warn("results cannot be recorded, trying on", "err", err)
 		f.metrics.finishFailures.Inc()
-		batch = f.worthwhile(batch, failures, first)
-		if !pause(ctx, backoff(failures, finishRetryFirst, finishRetryMost)) {
-			return
-		}
-		if failures >= finishSplit && len(batch) > 1 {
-			half := len(batch) / 2
-			f.send(ctx, batch[:half])
-			f.send(ctx, batch[half:])
+		if batch = f.worthwhile(batch); !pause(ctx, backoff(failures, finishRetryFirst, finishRetryMost)) {
 			return
 		}
 	}
 }
 
-func (f *finisher) call(ctx context.Context, batch []finished) ([]error, error) {
+// singly sends the outcomes one by one, as long as the database seems to be there. It returns those to be sent again.
+func (f *finisher) singly(ctx context.Context, batch []finished) (again []finished, last error) {
+	misses := 0
+	for i, r := range batch {
+		if misses == finishSplit {
+			return append(slices.Clone(batch[i:]), again...), last // others first the next time
+		}
+		failed, err := f.try(ctx, []finished{r})
+		if misses++; err == nil {
+			misses = 0
+			continue
+		}
+		again, last = append(again, failed...), err
+	}
+	return again, last
+}
+
+// try sends outcomes once and returns those without an answer: all or none.
+func (f *finisher) try(ctx context.Context, batch []finished) ([]finished, error) {
+	if len(batch) == 0 {
+		return nil, nil
+	}
 	outcomes := make([]task.Outcome, len(batch))
 	for i, r := range batch {
 		outcomes[i] = r.outcome
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	return f.store.Finish(ctx, outcomes)
-}
-
-func (f *finisher) answered(r finished, err error) {
-	if errors.Is(err, task.ErrLeaseLost) {
-		f.lost(r.e)
-	}
-	f.done(r)
-}
-
-// worthwhile gives up those outcomes of a failed batch that can no longer be recorded, or that alone fail while beats succeed.
-func (f *finisher) worthwhile(batch []finished, failures int, first time.Time) []finished {
+	sent := time.Now()
+	call, cancel := context.WithTimeout(ctx, f.timeout)
+	answers, err := f.store.Finish(call, outcomes)
+	cancel()
 	now := time.Now()
-	contact := f.runs.lastContact()
-	poison := len(batch) == 1 && failures >= finishPatience && contact.After(first) && now.Sub(contact) < 2*f.beat
+	f.mu.Lock()
+	if err == nil {
+		f.recorded = now
+	}
+	recorded := f.recorded
+	f.mu.Unlock()
+	if err != nil {
+		for i := range batch {
+			if !batch[i].failed.IsZero() && recorded.After(batch[i].failed) {
+				batch[i].refused++
+			}
+			batch[i].failed = now
+		}
+		return batch, err
+	}
+	f.metrics.finishSeconds.Observe(now.Sub(sent).Seconds())
+	for i, r := range batch {
+		if errors.Is(answers[i], task.ErrLeaseLost) {
+			f.lost(r.e)
+		}
+		f.done(r)
+	}
+	return nil, nil
+}
+
+// worthwhile gives up those outcomes that can no longer be recorded, and those that fail while others are recorded.
+func (f *finisher) worthwhile(batch []finished) []finished {
+	now := time.Now()
 	rest := batch[:0:0]
 	for _, r := range batch {
-		if poison || f.runs.hopeless(r.e, now) {
-			f.log.log.Error("result given up, the task is left to its lease", "task_id", r.e.task.ID, "task_type", r.e.task.Type, "attempt", r.e.task.Attempts)
-			f.metrics.givenUp.Inc()
-			f.done(r)
-		} else {
+		if r.refused < finishPatience && !f.runs.hopeless(r.e, now) {
 			rest = append(rest, r)
+			continue
 		}
+		r.e.logger(f.log.log).Error("result given up, the task is left to its lease")
+		f.metrics.givenUp.Inc()
+		f.done(r)
 	}
 	return rest
 }

@@ -136,11 +136,11 @@ func (q *intake) offer(k *kind, subject string, msg events.Message) int {
 		sig.open++
 	}
 	sig.ids = sig.open
-	if sig.open > 0 {
+	if sig.ids > 0 {
 		q.held[sig] = struct{}{}
 	}
 	q.mu.Unlock()
-	if sig.open == 0 {
+	if sig.ids == 0 {
 		_ = msg.Ack() // too early, all of it
 	} else {
 		q.claims.ring()

@@ -390,49 +390,6 @@ func TestProgress(t *testing.T) {
 	require.ErrorIs(t, Progress(t.Context(), 1), ErrNoTask)
 }
 
-func TestOnce(t *testing.T) {
-	r := newRig(t)
-	w := r.worker()
-	var charges atomic.Int64
-	Handle(w, "charge", func(ctx context.Context, _ numbered) (doubled, error) {
-		return Once(ctx, "order-7", func(context.Context) (doubled, error) {
-			if charges.Add(1) == 1 {
-				return doubled{}, errors.New("nothing was charged")
-			}
-			return doubled{7}, nil
-		})
-	})
-	r.run(w)
-	first := r.submit("charge", 1)[0]
-	r.signal(r.await(first.ID, "failed once", func(k *task.Task) bool { return k.State == task.Pending && k.Failures == 1 }))
-	require.JSONEq(t, `{"twice":7}`, string(r.awaitState(first.ID, task.Success).Result))
-	for _, k := range r.submit("charge", 5) {
-		require.JSONEq(t, `{"twice":7}`, string(r.awaitState(k.ID, task.Success).Result))
-	}
-	require.EqualValues(t, 2, charges.Load())
-	_, err := Once(t.Context(), "x", func(context.Context) (int, error) { return 0, nil })
-	require.ErrorIs(t, err, ErrNoTask)
-}
-
-func TestOnceWhileAnotherIsInsideSnoozes(t *testing.T) {
-	r := newRig(t)
-	w := r.worker()
-	g := newGate()
-	Handle(w, "charge", func(ctx context.Context, _ numbered) (int, error) {
-		return Once(ctx, "order-7", func(ctx context.Context) (int, error) { return 5, g.pass(ctx) })
-	})
-	r.run(w)
-	first := r.submit("charge", 1)[0]
-	g.awaitEntry(t)
-	second := r.submit("charge", 1)[0]
-	waits := r.await(second.ID, "is snoozed", func(k *task.Task) bool { return k.State == task.Pending && k.Attempts == 1 })
-	require.Zero(t, waits.Failures)
-	close(g.open)
-	require.Equal(t, "5", string(r.awaitState(first.ID, task.Success).Result))
-	r.signal(waits)
-	require.Equal(t, "5", string(r.awaitState(second.ID, task.Success).Result), "found without a signal of the dispatcher, too")
-}
-
 func TestUnknownTypeAndOtherChannelAreNeverConsumed(t *testing.T) {
 	r := newRig(t)
 	w := r.worker()

@@ -14,6 +14,7 @@ import (
 )
 
 func TestWorkGoesOnWithoutNATSInOrderOfPriority(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	r := newRig(t)
 	r.nats.Down()
 	w := r.worker(func(o *Options) { o.Slots = 1 })
@@ -57,6 +58,7 @@ func TestWorkGoesOnWithoutNATSInOrderOfPriority(t *testing.T) {
 }
 
 func TestSearchGoesThroughADeepBacklog(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	r := newRig(t)
 	r.nats.Down()
 	w := r.worker(func(o *Options) { o.Slots = 50 })
@@ -70,6 +72,7 @@ func TestSearchGoesThroughADeepBacklog(t *testing.T) {
 }
 
 func TestWorkGoesOnWhenNATSIsWiped(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	r := newRig(t)
 	w := r.worker()
 	HandleFunc(w, "email", func(context.Context, Task) (any, error) { return nil, nil })

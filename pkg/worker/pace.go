@@ -69,6 +69,9 @@ func backoff(n int, first, most time.Duration) time.Duration {
 
 // pause waits for d; false when ctx ended before.
 func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -78,6 +81,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
+
+// idleTimer makes a timer that does not fire before it is set.
+func idleTimer() *time.Timer { return time.NewTimer(24 * time.Hour) }
 
 // bell wakes one loop. Rings while it is awake are remembered as one.
 type bell chan struct{}

@@ -107,7 +107,7 @@ func (p *puller) activate(l *lane) {
 
 // fetch empties the lanes that may hold signals, as far as there is room.
 func (p *puller) fetch(ctx context.Context) {
-	retry := time.NewTimer(0)
+	retry := idleTimer()
 	defer retry.Stop()
 	for ctx.Err() == nil {
 		l, n, again := p.next(time.Now())

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,13 @@ import (
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
-func TestMain(m *testing.M) { stacktest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		child()
+		return
+	}
+	stacktest.Main(m)
+}
 
 // patience is how long a test waits for what should happen soon, on a busy machine.
 const patience = 30 * time.Second
@@ -50,8 +57,10 @@ func newRig(t testing.TB) *rig {
 	r.bus, err = natsbus.Connect(natsbus.Options{URL: r.nats.URL(), Name: "test"})
 	require.NoError(t, err)
 	t.Cleanup(r.bus.Close)
-	_, err = r.bus.EnsureStreams(t.Context())
-	require.NoError(t, err)
+	stacktest.Eventually(t, patience, "the streams are there", func() bool { // the disk may be slow
+		_, err := r.bus.EnsureStreams(t.Context())
+		return err == nil
+	})
 	return r
 }
 

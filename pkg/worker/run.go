@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -43,7 +44,9 @@ func (e *engine) start(tasks []*task.Task, sent time.Time) {
 // supervise runs one handler to its end.
 func (e *engine) supervise(x *execution) {
 	// The timeout is reported when it happens, not when a handler that ignores it comes back.
+	noted := make(chan struct{})
 	forget := context.AfterFunc(x.ctx, func() {
+		defer close(noted)
 		if context.Cause(x.ctx) == ErrTimeout && e.runs.timedOut(x) {
 			x.logger(e.log).Warn("task timed out")
 			e.report(x, x.timeout())
@@ -51,7 +54,9 @@ func (e *engine) supervise(x *execution) {
 	})
 	result := goexit
 	defer func() { // also when the handler ended its goroutine
-		forget()
+		if !forget() {
+			<-noted
+		}
 		e.returned(x, result, context.Cause(x.ctx))
 	}()
 	result = x.kind.invoke(x.ctx, x.public)
@@ -60,9 +65,11 @@ func (e *engine) supervise(x *execution) {
 // returned frees the slot and reports what the handler came to.
 func (e *engine) returned(x *execution, result ending, cause error) {
 	ran := time.Since(x.started)
-	verdict := e.runs.leave(x, time.Now())
-	switch verdict {
+	switch e.runs.leave(x, time.Now()) {
 	case reporting:
+		if result.err != nil {
+			x.logger(e.log).Debug("handler failed", "err", safeText(fmt.Sprint(result.err)))
+		}
 		if result.crash != nil {
 			x.logger(e.log).Error("handler crashed", "err", safeText(result.crash.message), "stack", safeText(result.crash.stack))
 		}
@@ -73,6 +80,7 @@ func (e *engine) returned(x *execution, result ending, cause error) {
 	x.end(nil) // release what hangs on the context
 	e.metrics.runSeconds.WithLabelValues(x.kind.name).Observe(ran.Seconds())
 	e.intake.returned(x.kind, ran)
+	e.runs.out(x) // last: a stop waits for it
 }
 
 // report hands an outcome to the finisher.

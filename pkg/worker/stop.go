@@ -48,7 +48,9 @@ func (e *engine) stop(stopFetching, stopWorking context.CancelFunc, fetchers, wo
 	ctx, cancel := until(e.opts.StopTimeout)
 	defer cancel()
 	wait(ctx, &e.claimer.claims)
-	e.runs.reported(ctx) // a handler that has just returned is on its way to the finisher
+	last, forget := context.WithTimeout(ctx, resolveTimeout)
+	e.claimer.resolve(last) // what turns up later comes back when its lease ends
+	forget()
 	unrecorded := e.finisher.drain(ctx)
 	stopWorking()
 	fetchers.Wait()
@@ -56,26 +58,6 @@ func (e *engine) stop(stopFetching, stopWorking context.CancelFunc, fetchers, wo
 	e.claimer.claims.Wait()
 	e.leave()
 	return e.farewell(left, unrecorded)
-}
-
-// reported waits until the report of every handler that has returned is answered or given up, or ctx ends.
-func (r *runs) reported(ctx context.Context) {
-	for {
-		r.mu.Lock()
-		left, open := r.left, false
-		for _, e := range r.open {
-			open = open || e.verdict == reporting
-		}
-		r.mu.Unlock()
-		if !open {
-			return
-		}
-		select {
-		case <-left:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // wait waits for a group, or for ctx to end; the group is waited for again later.
