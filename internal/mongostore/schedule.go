@@ -158,7 +158,8 @@ func (s *Store) Advance(ctx context.Context, moves []task.Advance) (int, error) 
 			models[i] = mongo.NewUpdateOneModel().SetUpdate(update).SetFilter(bson.D{
 				{Key: "_id", Value: m.Name}, {Key: "rev", Value: m.Revision}, {Key: "nextAt", Value: m.From}})
 		}
-		result, err := s.schedules().BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+		// By the client for long commands: a thousand updates may take longer than what a lease can wait for.
+		result, err := s.bulkDB.Collection(schedulesCollection).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
 		if err != nil {
 			return moved, fmt.Errorf("move schedules on: %w", err)
 		}

@@ -10,7 +10,7 @@ type Lease struct {
 	Name  string
 	Owner string // who holds it now
 	Held  bool   // the one who asked holds it
-	Epoch int64  // rises by one with each change of owner; writes of a former leader are refused by it
+	Epoch int64  // rises by one with each acquisition; writes of a former leader are refused by it
 	Until time.Time
 	Note  string // what the last leader stored for its successor, see the reaper; empty: nothing
 }
