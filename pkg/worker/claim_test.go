@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ax-scheduler/ax/internal/task"
+	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 func TestClaimWhoseAnswerIsLostIsLookedUpAndRun(t *testing.T) {
@@ -29,7 +30,8 @@ func TestClaimWhoseAnswerIsLostIsLookedUpAndRun(t *testing.T) {
 		require.Equal(t, 1, got.Attempts)
 		require.Len(t, s.callsOf("claim"), 1, "never claimed blindly again")
 		require.Equal(t, s.callsOf("claim")[0].claim, s.callsOf("resolve")[0].claim)
-		require.Equal(t, 1, m.acks, "what was found is decided")
+		acks, _, _ := m.heard()
+		require.Equal(t, 1, acks, "what was found is decided")
 		require.NoError(t, b.stop())
 	})
 }
@@ -51,7 +53,8 @@ func TestClaimThatCannotBeLookedUpIsHandedBackWhenItTurnsUp(t *testing.T) {
 		got := s.get(k.ID)
 		require.Equal(t, []task.Reason{task.ReasonClaimed, task.ReasonReleased}, reasons(&got)[:2])
 		require.Zero(t, got.Failures+got.Losses)
-		require.Zero(t, m.acks, "left to be delivered again")
+		acks, _, _ := m.heard()
+		require.Zero(t, acks, "left to be delivered again")
 		require.Equal(t, task.Success, got.State, "claimed anew by a search")
 		require.NoError(t, b.stop())
 	})
@@ -230,5 +233,96 @@ func TestStopHandsBackWhatAClaimUnderWayWins(t *testing.T) {
 		got := s.get(k.ID)
 		require.Equal(t, []task.Reason{task.ReasonClaimed, task.ReasonReleased}, reasons(&got))
 		require.True(t, s.gone)
+	})
+}
+
+func TestRestOfASignalIsPassedOnWhenNoSlotIsFree(t *testing.T) {
+	for name, broken := range map[string]bool{"published": false, "NATS takes nothing": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				b := startEngine(t, s, map[string]Handler{"long": sleeper(time.Hour)}, func(o *Options) { o.Slots = 3 })
+				time.Sleep(time.Second) // it listens
+				lane := b.bus.lane("ax.work.long.stable.normal")
+				m := b.bus.signal(s.add("long", 10)...)
+				if broken {
+					b.bus.fail(errFault)
+				}
+				time.Sleep(holdBusy / 2)
+				acks, _, _ := m.heard()
+				require.Zero(t, acks)
+				require.Empty(t, lane.waiting())
+				time.Sleep(holdBusy * 2)
+				acks, naks, _ := m.heard()
+				require.Zero(t, naks)
+				if broken {
+					require.Zero(t, acks, "left to be delivered again")
+					require.Empty(t, lane.waiting())
+				} else {
+					require.Equal(t, 1, acks)
+					require.Len(t, lane.waiting(), 1)
+					passed, err := events.DecodeSignal(lane.waiting()[0].data)
+					require.NoError(t, err)
+					require.Len(t, passed.Tasks, 7)
+					require.Equal(t, "t-00004", passed.Tasks[0].ID)
+				}
+				synctest.Wait()
+				require.Empty(t, b.intake.held)
+				require.NoError(t, b.stop())
+			})
+		})
+	}
+}
+
+func TestSignalsWaitForSlotsOfShortTasksOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		b := startEngine(t, s, map[string]Handler{"short": sleeper(10 * time.Millisecond), "long": sleeper(2 * time.Second)}, func(o *Options) { o.Slots = 2 })
+		for _, name := range []string{"short", "long"} { // let it learn how long they run
+			b.bus.signal(s.add(name, 1)...)
+			time.Sleep(5 * time.Second)
+		}
+		lane := b.bus.lane("ax.work.long.stable.normal")
+		for range 5 {
+			b.bus.signal(s.add("long", 1)...)
+		}
+		time.Sleep(time.Second)
+		require.Len(t, lane.waiting(), 3, "nothing is held that cannot start soon")
+		time.Sleep(10 * time.Second)
+		require.Empty(t, lane.waiting())
+
+		fetched := len(s.callsOf("claim"))
+		short := b.bus.lane("ax.work.short.stable.normal")
+		for range 60 {
+			b.bus.signal(s.add("short", 1, func(k *task.Task) { k.ScheduledAt = time.Now().Add(-time.Second) })...)
+		}
+		time.Sleep(5 * time.Millisecond)
+		require.InDelta(t, 60-2-20, len(short.waiting()), 3, "as much is fetched ahead as will start in a tenth of a second")
+		time.Sleep(time.Second)
+		require.Empty(t, short.waiting())
+		require.Less(t, len(s.callsOf("claim"))-fetched, 61)
+		require.NoError(t, b.stop())
+	})
+}
+
+func TestHeldSignalsAreExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.faults = func(op string, _ int) fault {
+			if op == "claim" {
+				return fault{delay: 9 * time.Second}
+			}
+			return fault{}
+		}
+		b := startEngine(t, s, map[string]Handler{"email": sleeper(0)})
+		m := b.bus.signal(s.add("email", 1)...)
+		time.Sleep(8 * time.Second)
+		acks, _, extensions := m.heard()
+		require.GreaterOrEqual(t, extensions, 2, "at least every 5 s")
+		require.Zero(t, acks)
+		time.Sleep(2 * time.Second)
+		acks, _, _ = m.heard()
+		require.Equal(t, 1, acks)
+		require.NoError(t, b.stop())
 	})
 }

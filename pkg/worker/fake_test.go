@@ -367,10 +367,22 @@ type fakeMessage struct {
 	termed                 string
 }
 
-func (m *fakeMessage) Ack() error                       { return m.note(func() { m.acks++ }) }
-func (m *fakeMessage) InProgress() error                { return m.note(func() { m.extensions++ }) }
-func (m *fakeMessage) Term(reason string) error         { return m.note(func() { m.termed = reason }) }
-func (m *fakeMessage) NakWithDelay(time.Duration) error { return m.note(func() { m.naks++ }) }
+func (m *fakeMessage) Ack() error               { return m.note(func() { m.acks++ }) }
+func (m *fakeMessage) InProgress() error        { return m.note(func() { m.extensions++ }) }
+func (m *fakeMessage) Term(reason string) error { return m.note(func() { m.termed = reason }) }
+func (m *fakeMessage) NakWithDelay(time.Duration) error {
+	return m.note(func() {
+		m.naks++
+		m.lane.deliver(m)
+	})
+}
+
+// heard is how often each was said about the message.
+func (m *fakeMessage) heard() (acks, naks, extensions int) {
+	m.lane.bus.mu.Lock()
+	defer m.lane.bus.mu.Unlock()
+	return m.acks, m.naks, m.extensions
+}
 
 func (m *fakeMessage) note(what func()) error {
 	m.lane.bus.mu.Lock()
@@ -410,18 +422,40 @@ func (b *fakeBus) put(subject string, data []byte) *fakeMessage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := &fakeMessage{lane: l, data: data}
-	if l.asked {
-		l.asked = false
-		l.arrivals <- events.Message{Subject: subject, Data: data, Acker: m}
-	} else {
-		l.queue = append(l.queue, m)
-	}
+	l.deliver(m)
 	return m
 }
 
+// deliver gives a message to the one who asked for it, else it waits. The caller holds the lock of the bus.
+func (l *fakeLane) deliver(m *fakeMessage) {
+	if l.asked {
+		l.asked = false
+		l.arrivals <- events.Message{Subject: l.subject, Data: m.data, Acker: m}
+	} else {
+		l.queue = append(l.queue, m)
+	}
+}
+
+// waiting lists the messages that nobody has fetched.
+func (l *fakeLane) waiting() []*fakeMessage {
+	l.bus.mu.Lock()
+	defer l.bus.mu.Unlock()
+	return slices.Clone(l.queue)
+}
+
+// fail has each publish and fetch fail from now on.
+func (b *fakeBus) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.err = err
+}
+
 func (b *fakeBus) Signal(_ context.Context, subject string, s events.Signal) error {
-	if b.err != nil {
-		return b.err
+	b.mu.Lock()
+	err := b.err
+	b.mu.Unlock()
+	if err != nil {
+		return err
 	}
 	b.put(subject, events.EncodeSignal(s))
 	return nil

@@ -35,7 +35,8 @@ func TestResultIsSentAgainUntilItIsRecorded(t *testing.T) {
 					f.lost = lost
 					return f
 				}
-				b := startEngine(t, s, map[string]Handler{"email": sleeper(3 * time.Second)})
+				metrics := prometheus.NewRegistry()
+				b := startEngine(t, s, map[string]Handler{"email": sleeper(3 * time.Second)}, func(o *Options) { o.Registerer = metrics })
 				tasks := s.add("email", 5)
 				b.bus.signal(tasks...)
 				for range 70 {
@@ -50,6 +51,7 @@ func TestResultIsSentAgainUntilItIsRecorded(t *testing.T) {
 				}
 				require.Zero(t, b.finisher.count.Load())
 				require.Greater(t, len(s.callsOf("finish")), 20)
+				require.Zero(t, counted(t, metrics, "ax_worker_lease_lost_total"), "a beat that finds it recorded says nothing of a loss")
 				require.NoError(t, b.stop())
 			})
 		})

@@ -53,7 +53,7 @@ func TestSearchIsBoundedAndReachesEveryTypeInTurn(t *testing.T) {
 		b := startEngine(t, s, handlers, func(o *Options) { o.Slots = 100 })
 		for name := range handlers {
 			s.add(name, 1, func(k *task.Task) { k.Priority = 9 })
-			s.add(name, 1, func(k *task.Task) { k.Priority = 2 })
+			s.add(name, 1, func(k *task.Task) { k.Priority = 0 })
 		}
 		stop := time.Now().Add(6 * time.Second)
 		for time.Now().Before(stop) {

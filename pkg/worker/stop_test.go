@@ -130,12 +130,13 @@ func TestStopWhileTheDatabaseIsGone(t *testing.T) {
 	w, err := New(Options{MongoURI: "mongodb://127.0.0.1:1/?directConnection=true", NATSURL: "nats://127.0.0.1:1", Log: testLog(t)})
 	require.NoError(t, err)
 	HandleFunc(w, "email", func(context.Context, Task) (any, error) { return nil, nil })
+	require.ErrorContains(t, w.Health(), "has not reached the database")
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
 	require.NoError(t, w.Run(ctx))
 	require.Less(t, time.Since(begun), 3*time.Second)
-	require.ErrorContains(t, w.Health(), "has not reached the database")
+	require.ErrorContains(t, w.Health(), "has stopped")
 }
 
 func TestStopWhenTheDatabaseGoesAwayInBetween(t *testing.T) {
@@ -162,6 +163,7 @@ func TestStopMethod(t *testing.T) {
 	require.NoError(t, w.Stop(ctx))
 	require.NoError(t, w.Stop(ctx), "twice is like once")
 	require.NoError(t, <-result)
+	require.ErrorContains(t, w.Health(), "has stopped")
 	require.ErrorContains(t, w.Run(ctx), "was called before")
 }
 

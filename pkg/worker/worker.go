@@ -181,12 +181,18 @@ func (w *Worker) Stop(ctx context.Context) error {
 	}
 }
 
-// Health is nil while the worker can do its work. It fails before Run has reached the database, while the database is out of
-// reach, and when every slot is held by a handler that goes on although its attempt is over: then only a restart helps.
+// Health is nil while the worker can do its work. It fails before Run has reached the database and after it has returned,
+// while the database is out of reach, and when every slot is held by a handler that goes on although its attempt is over:
+// then only a restart helps.
 func (w *Worker) Health() error {
 	w.mu.Lock()
 	e := w.engine
 	w.mu.Unlock()
+	select {
+	case <-w.stopped:
+		return errors.New("the worker has stopped")
+	default:
+	}
 	if e == nil {
 		return errors.New("the worker has not reached the database yet")
 	}
