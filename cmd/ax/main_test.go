@@ -35,6 +35,7 @@ func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"empty body":               {[]string{"submit", "email", "--body", ""}, []string{"--body", "empty"}},
 		"empty body on stdin":      {[]string{"submit", "email", "--body", "-"}, []string{"body is empty", "{}"}},
 		"empty id":                 {[]string{"submit", "email", "--id", ""}, []string{"--id", "empty"}},
+		"empty id in a body":       {[]string{"submit", "email", "--body", `{"id":""}`}, []string{"id", "1 to 128 characters"}},
 		"unknown flag":             {[]string{"submit", "email", "--prio", "1"}, []string{"--prio", "--help"}},
 		"no type":                  {[]string{"submit"}, []string{"1 argument"}},
 		"empty schedule payload":   {[]string{"schedule", "put", "a", "@hourly", "email", "--payload", ""}, []string{"--payload", "empty"}},

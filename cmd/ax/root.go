@@ -51,7 +51,7 @@ func newRoot() *cobra.Command {
 func (s *settings) connect() (*client.Client, error) {
 	c, err := client.Connect(client.Options{NATSURL: s.natsURL, Name: "ax-cli"})
 	if err != nil {
-		return nil, fmt.Errorf("%w; is NATS running at %s? `ax dev` starts one, and AX_NATS_URL or --nats names another", err, process.Redact(s.natsURL))
+		return nil, fmt.Errorf("%w; `ax dev` starts one, and --nats names another", err)
 	}
 	return c, nil
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ax-scheduler/ax/internal/intake"
+	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/client"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
@@ -62,8 +64,8 @@ func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) e
 	if err != nil {
 		return err
 	}
-	task := client.TaskOf(request)
-	if err := task.Check(); err != nil { // before anything is connected: bad input is bad without a server as well
+	one := client.TaskOf(request)
+	if err := one.Check(); err != nil { // before anything is connected: bad input is bad without a server as well
 		return err
 	}
 	c, err := s.connect()
@@ -73,7 +75,7 @@ func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) e
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
-	id, err := c.Submit(ctx, task)
+	id, err := c.Submit(ctx, one)
 	if err != nil {
 		return err
 	}
@@ -105,8 +107,15 @@ func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitReque
 		if err != nil {
 			return r, err
 		}
-		r.Submit, err = events.DecodeSubmit(body)
-		return r, err
+		if r.Submit, err = events.DecodeSubmit(body); err != nil {
+			return r, err
+		}
+		// An empty id is a variable that was not set; the client would take it for none and make one.
+		var named struct{ ID *string }
+		if err := json.Unmarshal(body, &named); err == nil && named.ID != nil && *named.ID == "" {
+			return r, intake.Refusal(task.ValidateID(""))
+		}
+		return r, nil
 	}
 	r.ID, r.BizKey = f.id, f.bizKey
 	if f.payload != "" {

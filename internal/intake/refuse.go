@@ -26,13 +26,23 @@ func Refusal(err error) *events.Error {
 	case errors.Is(err, task.ErrNotFound):
 		return &events.Error{Code: events.CodeNotFound, Field: "id", Message: "no task has this id; it may have been archived and removed, or never stored"}
 	case errors.Is(err, task.ErrIDConflict):
-		return &events.Error{Code: events.CodeIDConflict, Field: "id", Message: "this id belongs to another submission; choose another id, or send the same body to ask again"}
+		return IDConflict("")
 	case errors.Is(err, task.ErrAlreadyFinished):
 		return &events.Error{Code: events.CodeFinished, Field: "id", Message: "this task has ended; nothing was changed"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &events.Error{Code: events.CodeUnavailable, Message: "the database did not answer in time; what was asked may or may not have happened. Try again: with the same id a submission is stored once"}
 	}
 	return &events.Error{Code: events.CodeUnavailable, Message: "the database cannot be asked at present; try again in a few seconds"}
+}
+
+// IDConflict refuses a submission whose id another one has; an empty id is one that is not known.
+func IDConflict(id string) *events.Error {
+	e := &events.Error{Code: events.CodeIDConflict, Field: "id", Value: id, Allowed: "an id that is not in use, or the same submission as before to ask again"}
+	e.Message = fmt.Sprintf("field id: %q belongs to another submission; give %s", id, e.Allowed)
+	if id == "" {
+		e.Message = "this id belongs to another submission; give " + e.Allowed
+	}
+	return e
 }
 
 // unsupported refuses a field, or one value of it, that a later version may accept.

@@ -24,6 +24,7 @@ func TestRefusal(t *testing.T) {
 		"passed on": {fmt.Errorf("decode: %w", &events.Error{Code: "c", Field: "f", Message: "m"}), "c", "f"},
 		"not found": {fmt.Errorf("get: %w", task.ErrNotFound), events.CodeNotFound, "id"},
 		"conflict":  {task.ErrIDConflict, events.CodeIDConflict, "id"},
+		"taken":     {IDConflict("a"), events.CodeIDConflict, "id"},
 		"finished":  {task.ErrAlreadyFinished, events.CodeFinished, "id"},
 		"timeout":   {fmt.Errorf("insert: %w", context.DeadlineExceeded), events.CodeUnavailable, ""},
 		"clock":     {task.ErrClock, events.CodeUnavailable, ""},

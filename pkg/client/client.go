@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/ax-scheduler/ax/internal/mongostore"
 	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -61,7 +63,7 @@ func Connect(opts Options) (*Client, error) {
 	}
 	bus, err := natsbus.Connect(natsbus.Options{URL: opts.NATSURL, Name: opts.Name, Log: opts.Log})
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
+		return nil, err
 	}
 	publisher, err := bus.Publisher(natsbus.PublisherOptions{Name: "submit", InFlight: publishWindow})
 	if err != nil {
@@ -88,8 +90,21 @@ func (c *Client) Close() error {
 	return store.Close(ctx)
 }
 
+// request asks the submitter.
+func (c *Client) request(ctx context.Context, subject string, req, reply any) error {
+	err := c.bus.Request(ctx, subject, req, reply)
+	if errors.Is(err, nats.ErrConnectionClosed) { // only Close closes it
+		return ErrClosed
+	}
+	return err
+}
+
 // Subscribe calls handler for each change of state that the options choose, at least once and in each task's order. It
 // returns when every event from now on will be delivered; stop the subscription, or end ctx, to end it.
 func (c *Client) Subscribe(ctx context.Context, opts events.SubscribeOptions, handler func(context.Context, events.Event) error) (*events.Subscription, error) {
-	return events.Subscribe(ctx, c.bus.NC(), opts, handler)
+	sub, err := events.Subscribe(ctx, c.bus.NC(), opts, handler)
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return nil, ErrClosed
+	}
+	return sub, err
 }

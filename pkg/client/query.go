@@ -10,21 +10,21 @@ import (
 // Get returns a task, also one that was archived. Code not_found when there is none.
 func (c *Client) Get(ctx context.Context, id string) (events.Task, error) {
 	var t events.Task
-	err := c.bus.Request(ctx, events.APIGet, events.IDRequest{ID: id}, &t)
+	err := c.request(ctx, events.APIGet, events.IDRequest{ID: id}, &t)
 	return t, err
 }
 
 // List returns one page of tasks, newest first; pass the reply's Next as After for the next one.
 func (c *Client) List(ctx context.Context, req events.ListRequest) (events.ListReply, error) {
 	var reply events.ListReply
-	err := c.bus.Request(ctx, events.APIList, req, &reply)
+	err := c.request(ctx, events.APIList, req, &reply)
 	return reply, err
 }
 
 // History returns the recorded changes of a task, oldest first, at most the newest 100.
 func (c *Client) History(ctx context.Context, id string) ([]events.HistoryEntry, error) {
 	var reply events.HistoryReply
-	err := c.bus.Request(ctx, events.APIHistory, events.IDRequest{ID: id}, &reply)
+	err := c.request(ctx, events.APIHistory, events.IDRequest{ID: id}, &reply)
 	return reply.Entries, err
 }
 
@@ -32,14 +32,14 @@ func (c *Client) History(ctx context.Context, id string) ([]events.HistoryEntry,
 // its handler is told, and the task is cancelled within 30 s) or "finished" (it had ended and stays as it is).
 func (c *Client) Cancel(ctx context.Context, id string) (status string, err error) {
 	var reply events.CancelReply
-	err = c.bus.Request(ctx, events.APICancel, events.IDRequest{ID: id, By: c.opts.By}, &reply)
+	err = c.request(ctx, events.APICancel, events.IDRequest{ID: id, By: c.opts.By}, &reply)
 	return reply.Status, err
 }
 
 // Rerun submits the same work as an ended task again, as a new task that names the old one, and returns the new id.
 func (c *Client) Rerun(ctx context.Context, id string) (newID string, err error) {
 	var answer events.Answer
-	err = c.bus.Request(ctx, events.APIRerun, events.IDRequest{ID: id, By: c.opts.By}, &answer)
+	err = c.request(ctx, events.APIRerun, events.IDRequest{ID: id, By: c.opts.By}, &answer)
 	if err == nil && answer.Error != nil {
 		err = answer.Error
 	}
@@ -49,7 +49,7 @@ func (c *Client) Rerun(ctx context.Context, id string) (newID string, err error)
 // Stats returns the workers that are alive and what waits.
 func (c *Client) Stats(ctx context.Context) (events.StatsReply, error) {
 	var reply events.StatsReply
-	err := c.bus.Request(ctx, events.APIStats, struct{}{}, &reply)
+	err := c.request(ctx, events.APIStats, struct{}{}, &reply)
 	return reply, err
 }
 

@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -26,7 +29,7 @@ func (c *Client) Submit(ctx context.Context, t Task) (id string, err error) {
 		return "", err
 	}
 	var answer events.Answer
-	if err := c.bus.Request(ctx, events.APISubmit, t.request, &answer); err != nil {
+	if err := c.request(ctx, events.APISubmit, t.request, &answer); err != nil {
 		return "", err
 	}
 	if answer.Error != nil {
@@ -47,7 +50,7 @@ func (c *Client) SubmitMany(ctx context.Context, tasks []Task) ([]events.Answer,
 			return nil
 		}
 		var reply events.SubmitManyReply
-		if err := c.bus.Request(ctx, events.APISubmitMany, batch, &reply); err != nil {
+		if err := c.request(ctx, events.APISubmitMany, batch, &reply); err != nil {
 			return fmt.Errorf("submit %d tasks: %w", len(places), err)
 		}
 		if len(reply.Answers) != len(places) {
@@ -98,7 +101,10 @@ func (c *Client) Publish(ctx context.Context, tasks ...Task) []error {
 		places = append(places, i)
 	}
 	for i, err := range c.publisher.Publish(ctx, msgs) {
-		if err != nil {
+		switch {
+		case errors.Is(err, natsbus.ErrClosed), errors.Is(err, nats.ErrConnectionClosed):
+			errs[places[i]] = ErrClosed
+		case err != nil:
 			errs[places[i]] = fmt.Errorf("publish task %s: %w", tasks[places[i]].ID(), err)
 		}
 	}

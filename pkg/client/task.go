@@ -6,32 +6,26 @@ import (
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/intake"
+	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // Task is a submission: what is to be done, and how.
 type Task struct {
 	request events.SubmitRequest
-	err     error // of encoding the payload; returned by whatever submits the task
+	err     error // a mistake that the request cannot express; returned by whatever submits the task
 }
 
 // Option sets one property of a task.
-type Option func(*events.Submit)
+type Option func(*Task)
 
 // NewTask makes a submission of a task type. The payload is encoded as JSON; a [json.RawMessage] is taken as it is, nil means
 // none. Mistakes are reported by the call that submits it.
 func NewTask(taskType string, payload any, opts ...Option) Task {
 	t := Task{request: events.SubmitRequest{Type: taskType}}
-	if payload != nil {
-		raw, err := json.Marshal(payload)
-		if err != nil {
-			t.err = &events.Error{Code: events.CodeInvalid, Field: "payload", Allowed: "a value that encodes as JSON",
-				Message: fmt.Sprintf("field payload: a value of type %T cannot be encoded as JSON: %v", payload, err)}
-		}
-		t.request.Payload = raw
-	}
+	t.setPayload(payload)
 	for _, opt := range opts {
-		opt(&t.request.Submit)
+		opt(&t)
 	}
 	if t.request.ID == "" {
 		t.request.ID = events.NewID()
@@ -39,7 +33,32 @@ func NewTask(taskType string, payload any, opts ...Option) Task {
 	return t
 }
 
-// TaskOf makes a submission of a body as it is sent over NATS.
+func (t *Task) setPayload(payload any) {
+	raw, given := payload.(json.RawMessage)
+	switch {
+	case payload == nil, given && raw == nil:
+	case given && !json.Valid(raw):
+		t.refuse(events.Invalid("payload", events.Shorten(string(raw)), "JSON"))
+	case given:
+		t.request.Payload = raw
+	default:
+		var err error
+		if t.request.Payload, err = events.Encode(payload); err != nil {
+			name := fmt.Sprintf("%T", payload)
+			t.refuse(&events.Error{Code: events.CodeInvalid, Field: "payload", Value: name, Allowed: "a value that encodes as JSON",
+				Message: fmt.Sprintf("field payload: a value of type %s cannot be encoded as JSON: %v", name, err)})
+		}
+	}
+}
+
+// refuse keeps the first mistake.
+func (t *Task) refuse(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// TaskOf makes a submission of a body as it is sent over NATS. An empty ID is none: one is made.
 func TaskOf(request events.SubmitRequest) Task {
 	if request.ID == "" {
 		request.ID = events.NewID()
@@ -51,61 +70,71 @@ func TaskOf(request events.SubmitRequest) Task {
 func (t Task) ID() string { return t.request.ID }
 
 // Check refuses a task as the submitter would, with an [*events.Error] that names the field. Every call that submits a task
-// checks it first.
+// checks it first. What depends on the time is left to the database's clock: a delay that ends after expiresAt passes here.
 func (t Task) Check() error {
 	if t.err != nil {
 		return t.err
 	}
-	_, err := intake.Build(&t.request.Submit, intake.Origin{Type: t.request.Type, Source: intake.SourceAPI, Now: time.Now()})
+	// The earliest time there can be: what is refused then is refused at any time.
+	_, err := intake.Build(&t.request.Submit, intake.Origin{Type: t.request.Type, Source: intake.SourceAPI, Now: time.Unix(0, 0)})
 	return err
 }
 
 // ID chooses the task's id: 1 to 128 characters of A-Z a-z 0-9 . _ : -, not beginning with cron: or ax:.
-func ID(id string) Option { return func(s *events.Submit) { s.ID = id } }
+func ID(id string) Option {
+	return func(t *Task) {
+		if id == "" { // a variable that was not set; a made id would store a second task at each repeat
+			t.refuse(intake.Refusal(task.ValidateID(id)))
+		}
+		t.request.ID = id
+	}
+}
 
 // Priority is 0 (most urgent) to 9; default 5.
-func Priority(p int) Option { return func(s *events.Submit) { s.Priority = &p } }
+func Priority(p int) Option { return func(t *Task) { t.request.Priority = &p } }
 
 // Delay lets the task start no sooner than this long after it is stored.
-func Delay(d time.Duration) Option { return func(s *events.Submit) { s.Delay = text(d) } }
+func Delay(d time.Duration) Option { return func(t *Task) { t.request.Delay = text(d) } }
 
 // At lets the task start no sooner than a time, which is compared with the database's clock.
-func At(t time.Time) Option { return func(s *events.Submit) { s.ScheduledAt = moment(t) } }
+func At(at time.Time) Option { return func(t *Task) { t.request.ScheduledAt = moment(at) } }
 
 // ExpiresAt fails the task (reason expired) if it has not started by then.
-func ExpiresAt(t time.Time) Option { return func(s *events.Submit) { s.ExpiresAt = moment(t) } }
+func ExpiresAt(at time.Time) Option {
+	return func(t *Task) { t.request.ExpiresAt = moment(at) }
+}
 
 // Timeout bounds each attempt; default 30 min.
-func Timeout(d time.Duration) Option { return func(s *events.Submit) { s.Timeout = text(d) } }
+func Timeout(d time.Duration) Option { return func(t *Task) { t.request.Timeout = text(d) } }
 
 // MaxAttempts is how often the task may fail before it is failed for good; default 3.
-func MaxAttempts(n int) Option { return func(s *events.Submit) { s.MaxAttempts = &n } }
+func MaxAttempts(n int) Option { return func(t *Task) { t.request.MaxAttempts = &n } }
 
 // MaxLosses is how many lost workers the task survives; default 3, 0 means at most once.
-func MaxLosses(n int) Option { return func(s *events.Submit) { s.MaxLosses = &n } }
+func MaxLosses(n int) Option { return func(t *Task) { t.request.MaxLosses = &n } }
 
 // Retry sets the wait after failure n to min(most, base * factor^(n-1)), plus a random share of it between 0 and jitter.
 func Retry(base time.Duration, factor float64, most time.Duration, jitter float64) Option {
-	return func(s *events.Submit) {
-		s.Retry = &events.Retry{Base: text(base), Factor: &factor, Max: text(most), Jitter: &jitter}
+	return func(t *Task) {
+		t.request.Retry = &events.Retry{Base: text(base), Factor: &factor, Max: text(most), Jitter: &jitter}
 	}
 }
 
 // BizKey attaches a key of the caller's own world, repeated in every event.
-func BizKey(key string) Option { return func(s *events.Submit) { s.BizKey = key } }
+func BizKey(key string) Option { return func(t *Task) { t.request.BizKey = key } }
 
 // Label attaches a label, repeated in every event.
 func Label(name, value string) Option {
-	return func(s *events.Submit) {
-		if s.Labels == nil {
-			s.Labels = map[string]string{}
+	return func(t *Task) {
+		if t.request.Labels == nil {
+			t.request.Labels = map[string]string{}
 		}
-		s.Labels[name] = value
+		t.request.Labels[name] = value
 	}
 }
 
 // NoDeadLetter leaves no dead letter behind when the task fails for good.
-func NoDeadLetter() Option { return func(s *events.Submit) { s.OnExhausted = "ignore" } }
+func NoDeadLetter() Option { return func(t *Task) { t.request.OnExhausted = "ignore" } }
 
 func text(d time.Duration) *string {
 	s := d.String()

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/ax-scheduler/ax/internal/intake"
 	"github.com/ax-scheduler/ax/internal/mongostore"
 	"github.com/ax-scheduler/ax/internal/task"
-	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 // InsertTx stores tasks inside the caller's transaction and returns their ids: they exist if and only if it commits, and start
@@ -18,10 +19,20 @@ import (
 // through the caller's own client. [Options.MongoURI] must be set, because the database's time is asked for beside the
 // transaction.
 //
-// An id that is taken is refused with code id_conflict, and the transaction must then be given up. A repeat of the whole
-// transaction with the same ids therefore tells that it had been committed.
+// A task that is stored already, by the same submission, is no error: the same transaction may be run again when it is not known
+// whether it was committed. An id that another submission has is refused with code id_conflict, and the transaction must then be
+// given up.
 func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task) ([]string, error) {
-	store, err := c.openStore(ctx)
+	for _, t := range tasks {
+		if err := t.Check(); err != nil {
+			return nil, err
+		}
+	}
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	beside := outside{ctx}
+	store, err := c.openStore(beside)
 	if err != nil {
 		return nil, err
 	}
@@ -29,48 +40,86 @@ func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task
 	if err != nil {
 		return nil, fmt.Errorf("insert in a transaction: %w", err)
 	}
-	built := make([]*task.Task, len(tasks))
 	ids := make([]string, len(tasks))
+	first := map[string]string{} // hashes by id
+	var built []*task.Task
 	for i, t := range tasks {
-		if t.err != nil {
-			return nil, t.err
-		}
-		if built[i], err = intake.Build(&t.request.Submit, intake.Origin{Type: t.request.Type, Source: intake.SourceTx, Now: now}); err != nil {
+		one, err := intake.Build(&t.request.Submit, intake.Origin{Type: t.request.Type, Source: intake.SourceTx, Now: now})
+		if err != nil {
 			return nil, err
 		}
-		ids[i] = built[i].ID
+		ids[i] = one.ID
+		hash, again := first[one.ID]
+		switch {
+		case !again:
+			first[one.ID], built = one.SubmitHash, append(built, one)
+		case hash != one.SubmitHash:
+			return nil, intake.IDConflict(one.ID)
+		}
 	}
-	// Outside of the transaction: Prepare reads with the store's own client.
-	docs, status, err := store.Prepare(context.WithoutCancel(ctx), built)
+	docs, status, err := store.Prepare(beside, built)
 	if err != nil {
 		return nil, fmt.Errorf("insert in a transaction: %w", err)
 	}
-	inserts := make([]any, len(docs))
-	for i, doc := range docs {
-		if status[i] != 0 {
-			return nil, taken(ids[i])
-		}
-		inserts[i] = doc
-	}
-	if len(inserts) == 0 {
-		return nil, nil
-	}
-	if _, err := db.Collection(mongostore.TasksCollection).InsertMany(ctx, inserts); err != nil {
-		if mongo.IsDuplicateKeyError(err) {
-			return nil, fmt.Errorf("%w: %w", taken(ids[0]), err)
-		}
+	coll := db.Collection(mongostore.TasksCollection)
+	stored, err := storedHashes(ctx, coll, ids)
+	if err != nil {
 		return nil, fmt.Errorf("insert in a transaction: %w", err)
 	}
-	return ids, nil
+	var inserts []any
+	var places []int
+	for i, doc := range docs {
+		hash, there := stored[built[i].ID]
+		switch {
+		case status[i] == task.Conflict, there && hash != built[i].SubmitHash:
+			return nil, intake.IDConflict(built[i].ID)
+		case status[i] == 0 && !there:
+			inserts, places = append(inserts, doc), append(places, i)
+		}
+	}
+	if len(inserts) == 0 {
+		return ids, nil
+	}
+	_, err = coll.InsertMany(ctx, inserts)
+	var refused mongo.BulkWriteException
+	switch {
+	case err == nil:
+		return ids, nil
+	case mongo.IsDuplicateKeyError(err) && errors.As(err, &refused) && len(refused.WriteErrors) > 0: // stored since it was looked for
+		return nil, fmt.Errorf("%w: %w", intake.IDConflict(built[places[refused.WriteErrors[0].Index]].ID), err)
+	}
+	return nil, fmt.Errorf("insert in a transaction: %w", err)
 }
 
-func taken(id string) *events.Error {
-	return &events.Error{Code: events.CodeIDConflict, Field: "id", Value: id,
-		Message: fmt.Sprintf("a task with id %s, or of another one of the same call, is stored already; give the transaction up", id)}
+// storedHashes reads, inside the transaction, what has these ids already.
+func storedHashes(ctx context.Context, coll *mongo.Collection, ids []string) (map[string]string, error) {
+	cursor, err := coll.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}},
+		options.Find().SetProjection(bson.D{{Key: "submitHash", Value: 1}}))
+	if err != nil {
+		return nil, fmt.Errorf("look up ids: %w", err)
+	}
+	var found []struct {
+		ID   string `bson:"_id"`
+		Hash string `bson:"submitHash"`
+	}
+	if err := cursor.All(ctx, &found); err != nil {
+		return nil, fmt.Errorf("look up ids: %w", err)
+	}
+	hashes := make(map[string]string, len(found))
+	for _, f := range found {
+		hashes[f.ID] = f.Hash
+	}
+	return hashes, nil
 }
 
-// openStore connects to the database at the first use. The connection is the client's, not the caller's, and must not join the
-// caller's session.
+// outside ends when the caller's context does and carries none of its values: the driver finds the caller's session among them,
+// and another client's reads must not join it.
+type outside struct{ context.Context }
+
+// Value knows nothing.
+func (outside) Value(any) any { return nil }
+
+// openStore connects to the database at the first use.
 func (c *Client) openStore(ctx context.Context) (*mongostore.Store, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +131,7 @@ func (c *Client) openStore(ctx context.Context) (*mongostore.Store, error) {
 	case c.opts.MongoURI == "":
 		return nil, errors.New("insert in a transaction: Options.MongoURI is not set; give the address of the database that ax uses")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTimeout)
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	store, err := mongostore.Open(ctx, mongostore.Options{URI: c.opts.MongoURI, Database: c.opts.Database, AppName: c.opts.Name, Log: c.opts.Log})
 	if err != nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -16,10 +17,14 @@ import (
 // waitLook is how often a wait looks at the stored task although no event came: events may be lost, the task is not.
 const waitLook = 5 * time.Second
 
-// Wait returns the task once it has ended, whatever the end; look at its State. It returns ctx's error when that ends first.
+// Wait returns the task once it has ended, whatever the end; look at its State. It returns ctx's error when that ends first. A
+// task that cannot be looked up at the beginning is an error; when the system cannot be reached later on, Wait waits for it too.
 func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 	t, err := c.Get(ctx, id)
-	if err != nil || ended(t) {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return t, fmt.Errorf("wait for task %s: %w", id, context.Cause(ctx))
+	case err != nil || ended(t):
 		return t, err
 	}
 	told, stop, err := c.ends.listen(t.Type, id)
@@ -33,7 +38,7 @@ func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 			if t = now; ended(t) {
 				return t, nil
 			}
-		} else if asError(err).Code != events.CodeUnavailable && ctx.Err() == nil {
+		} else if errors.Is(err, ErrClosed) || asError(err).Code != events.CodeUnavailable && ctx.Err() == nil {
 			return t, err
 		}
 		timer := time.NewTimer(waitLook/2 + rand.N(waitLook))

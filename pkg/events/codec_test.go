@@ -86,15 +86,15 @@ func TestGoldenMessagesReadBack(t *testing.T) {
 func TestSubmitIsRefused(t *testing.T) {
 	deep := strings.Repeat(`[`, 200_000)
 	for _, test := range []struct{ name, body, field, value, allowed, message string }{
-		{name: "empty body", body: "", message: "body is empty"},
-		{name: "only white space", body: " \n\t", message: "body is empty"},
+		{name: "empty body", body: "", field: "body", allowed: "a JSON object", message: "body is empty"},
+		{name: "only white space", body: " \n\t", field: "body", message: "body is empty"},
 		{name: "no JSON", body: `{payload:1}`, value: "{payload:1}", message: "not valid JSON"},
 		{name: "cut off", body: `{"payload":{"a":1}`, message: "not valid JSON"},
 		{name: "text behind", body: `{} {}`, message: "not valid JSON"},
 		{name: "trailing comma", body: `{"id":"a",}`, message: "not valid JSON"},
-		{name: "not UTF-8", body: "{\"bizKey\":\"\xff\"}", message: "UTF-8"},
-		{name: "a list", body: `[{}]`, value: `[{}]`, message: "not a JSON object"},
-		{name: "null", body: `null`, message: "not a JSON object"},
+		{name: "not UTF-8", body: "{\"bizKey\":\"\xff\"}", field: "body", value: "{\"bizKey\":\"\uFFFD\"}", allowed: "UTF-8", message: "UTF-8"},
+		{name: "a list", body: `[{}]`, field: "body", value: `[{}]`, message: "not a JSON object"},
+		{name: "null", body: `null`, field: "body", value: "null", message: "not a JSON object"},
 		{name: "deep", body: `{"payload":` + deep, message: "not valid JSON"},
 		{name: "deep and closed", body: `{"payload":` + deep + strings.Repeat(`]`, 200_000) + `}`, message: "not valid JSON"},
 		{name: "misspelt", body: `{"maxAttempt":3}`, field: "maxAttempt", allowed: "maxAttempts", message: "did you mean maxAttempts?"},

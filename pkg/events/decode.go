@@ -26,24 +26,28 @@ func Decode(data []byte, into any) error {
 	return nil
 }
 
+// wholeBody stands as the field where it is not one member that is refused.
+const wholeBody = "body"
+
 // checkBody makes sure that what follows walks over one valid JSON object only.
 func checkBody(data []byte) *Error {
 	text := bytes.TrimSpace(data)
 	switch {
 	case len(text) == 0:
-		return &Error{Code: CodeInvalid, Allowed: "a JSON object", Message: `the body is empty; send a JSON object such as {"payload":{"to":"a@example.com"}}, or {} for a task without payload`}
+		return &Error{Code: CodeInvalid, Field: wholeBody, Allowed: "a JSON object", Message: `the body is empty; send a JSON object such as {"payload":{"to":"a@example.com"}}, or {} for a task without payload`}
 	case !utf8.Valid(text):
-		return &Error{Code: CodeInvalid, Allowed: "a JSON object in UTF-8", Message: "the body is not valid UTF-8"}
+		return &Error{Code: CodeInvalid, Field: wholeBody, Value: Shorten(strings.ToValidUTF8(string(text), "\uFFFD")), Allowed: "a JSON object in UTF-8",
+			Message: "the body is not valid UTF-8; send a JSON object in UTF-8"}
 	case !json.Valid(text):
 		var sink json.RawMessage
 		err := json.Unmarshal(text, &sink)
 		message := "the body is not valid JSON"
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			message = fmt.Sprintf("the body is not valid JSON: %s, at byte %d", syntax, syntax.Offset)
+			message = fmt.Sprintf("%s: %s, at byte %d", message, syntax, syntax.Offset)
 		}
-		return &Error{Code: CodeInvalid, Value: Shorten(string(text)), Allowed: "one JSON object", Message: message}
+		return &Error{Code: CodeInvalid, Field: wholeBody, Value: Shorten(string(text)), Allowed: "one JSON object", Message: message + "; send one JSON object"}
 	case text[0] != '{':
-		return &Error{Code: CodeInvalid, Value: Shorten(string(text)), Allowed: "a JSON object",
+		return &Error{Code: CodeInvalid, Field: wholeBody, Value: Shorten(string(text)), Allowed: "a JSON object",
 			Message: "the body is not a JSON object; send one such as {\"payload\":...}"}
 	}
 	return nil

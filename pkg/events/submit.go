@@ -51,7 +51,7 @@ type Answer struct {
 
 // Error codes, stable for programs. The sentence beside a code may change.
 const (
-	CodeInvalid     = "invalid"     // a field is refused; Field, Value and Allowed say which and why
+	CodeInvalid     = "invalid"     // a field is refused, or the whole body; Field, Value and Allowed say which and why
 	CodeIDConflict  = "id_conflict" // the id belongs to another submission
 	CodeNotFound    = "not_found"   // no such task
 	CodeFinished    = "finished"    // the task is terminal

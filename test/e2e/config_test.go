@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,16 +65,16 @@ func TestServicesRefuseBadConfiguration(t *testing.T) {
 	require.Contains(t, errs, "at least twice AX_DISPATCHER_SWEEP")
 }
 
+// withoutAX is the environment of this process less its own AX_ variables.
+func withoutAX() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AX_") })
+}
+
 // service runs a service's program to its end.
 func service(t *testing.T, name string, args []string, env ...string) (code int, out, errs string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), localstack.ServicePath(bin, name), args...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "AX_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(withoutAX(), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/ax-scheduler/ax/internal/ledger"
 	"github.com/ax-scheduler/ax/internal/localstack"
@@ -39,6 +40,7 @@ type world struct {
 	workers  []*localstack.Service
 	client   *client.Client
 	store    *mongostore.Store
+	db       *mongo.Database // opened by driver
 	bin      string
 	dir      string
 	deaths   map[string]int64
@@ -99,7 +101,7 @@ func newWorld(t *testing.T, o worldOptions) *world {
 		defer cancel()
 		require.NoError(t, w.store.Close(ctx))
 	})
-	w.client, err = client.Connect(client.Options{NATSURL: w.nats.URL(), Name: "e2e"})
+	w.client, err = client.Connect(client.Options{NATSURL: w.nats.URL(), Name: "e2e", MongoURI: w.mongoURI, Database: w.database})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.client.Close()) })
 	t.Cleanup(w.explain)

@@ -146,7 +146,7 @@ func (a *API) submitMany(ctx context.Context, header events.Header, body []byte)
 		case t.SubmitHash == tasks[n].SubmitHash:
 			of[i] = n
 		default:
-			of[i], reply.Answers[i] = -1, events.Answer{ID: t.ID, Error: intake.Refusal(a.count(task.ErrIDConflict))}
+			of[i], reply.Answers[i] = -1, events.Answer{ID: t.ID, Error: intake.Refusal(a.count(intake.IDConflict(t.ID)))}
 		}
 	}
 	status, errs := a.taker.storeAll(ctx, tasks)
@@ -192,7 +192,7 @@ func (a *API) outcome(t *task.Task, status task.InsertStatus, err error) (events
 		}
 		return events.Answer{ID: t.ID}, a.count(&refused)
 	case status == task.Conflict:
-		return events.Answer{ID: t.ID}, a.count(task.ErrIDConflict)
+		return events.Answer{ID: t.ID}, a.count(intake.IDConflict(t.ID))
 	}
 	return events.Answer{ID: t.ID, Accepted: true, Duplicate: status == task.Duplicate}, nil
 }

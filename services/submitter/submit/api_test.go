@@ -79,6 +79,8 @@ func TestRequestsAboutTasks(t *testing.T) {
 	require.Equal(t, events.Answer{ID: "a", Accepted: true, Duplicate: true}, must[events.Answer](k, events.APISubmit, `{"id":"a","payload":{"x":1.0},"type":"email"}`))
 	conflict := k.refused(events.APISubmit, `{"type":"email","id":"a","payload":{"x":1}}`)
 	require.Equal(t, events.CodeIDConflict, conflict.Code)
+	require.Equal(t, "a", conflict.Value)
+	require.NotEmpty(t, conflict.Allowed)
 
 	made := must[events.Answer](k, events.APISubmit, `{"type":"email"}`)
 	require.Len(t, made.ID, 26)
@@ -209,7 +211,7 @@ func TestSubmitManyRefusesOneByOne(t *testing.T) {
 			outcome = append(outcome, "accepted")
 		}
 	}
-	require.Equal(t, []string{"accepted", "invalid priority", "invalid type", "invalid type", "invalid maxAttempt", "invalid ",
+	require.Equal(t, []string{"accepted", "invalid priority", "invalid type", "invalid type", "invalid maxAttempt", "invalid body",
 		"duplicate", "id_conflict id", "accepted"}, outcome)
 	require.Len(t, k.tasks(), 2)
 

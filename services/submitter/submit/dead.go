@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/ax-scheduler/ax/internal/intake"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
@@ -22,6 +23,9 @@ type refusal struct {
 // refuse sends a message on its way into AX_DEAD. When too many are on it already, this one is delivered again later: a flood of
 // bad submissions must not hold up good ones.
 func (s *Submitter) refuse(m *held, why *events.Error) {
+	if why.Code == events.CodeIDConflict { // found by the store, which does not know what the sender knows
+		why = intake.IDConflict(idOf(m))
+	}
 	size := int64(len(m.Data))
 	if s.deadBytes.Add(size) <= maxDeadBytes {
 		select {
@@ -78,7 +82,7 @@ func (s *Submitter) publishDead(ctx context.Context, batch []*refusal) {
 			s.log.Warn("submission refused; it is kept in AX_DEAD", "subject", events.Shorten(r.msg.Subject), "sequence", r.msg.Sequence, "code", r.why.Code, "field", r.why.Field)
 		})
 		s.held.ack(r.msg)
-		s.answer(r.msg, events.Answer{ID: idOf(r), Error: r.why})
+		s.answer(r.msg, events.Answer{ID: idOf(r.msg), Error: r.why})
 	}
 }
 
@@ -98,8 +102,8 @@ func deadMessage(r *refusal, most int) events.Msg {
 }
 
 // idOf is the id that the sender knows the submission by, if its body can be read.
-func idOf(r *refusal) string {
-	sub, err := events.DecodeSubmit(r.msg.Data)
+func idOf(m *held) string {
+	sub, err := events.DecodeSubmit(m.Data)
 	if err != nil {
 		return ""
 	}

@@ -162,8 +162,8 @@ var badBodies = map[string]struct{ body, code, field string }{
 	"reserved id, cron":        {`{"id":"cron:a:b"}`, events.CodeInvalid, "id"},
 	"reserved id, ax":          {`{"id":"ax:1"}`, events.CodeInvalid, "id"},
 	"scheduledAt without zone": {`{"scheduledAt":"2026-03-01T12:00:00"}`, events.CodeInvalid, "scheduledAt"},
-	"invalid JSON":             {`{"payload":}`, events.CodeInvalid, ""},
-	"empty body":               {``, events.CodeInvalid, ""},
+	"invalid JSON":             {`{"payload":}`, events.CodeInvalid, "body"},
+	"empty body":               {``, events.CodeInvalid, "body"},
 	"unsupported":              {`{"dependsOn":["a"]}`, events.CodeUnsupported, "dependsOn"},
 }
 
@@ -222,6 +222,7 @@ func TestSameIDAgain(t *testing.T) {
 	require.Equal(t, events.Answer{ID: "order-7", Accepted: true, Duplicate: true}, all[1])
 	require.Equal(t, "order-7", all[2].ID)
 	require.Equal(t, events.CodeIDConflict, all[2].Error.Code)
+	require.Equal(t, "order-7", all[2].Error.Value)
 	k.untilQueueEmpty()
 	stored, err := k.store.Get(t.Context(), "order-7")
 	require.NoError(t, err)
