@@ -66,6 +66,26 @@ func TestWithoutASubmitterTheCallSaysWhatToDo(t *testing.T) {
 	require.Contains(t, refused.Message, "ax dev")
 }
 
+// A submitter that is just restarting is waited for.
+func TestWaitBeginsBeforeTheSystemAnswers(t *testing.T) {
+	url := stacktest.NATS(t).URL()
+	c := connect(t, url)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Wait(t.Context(), "a")
+		ended <- err
+	}()
+	stacktest.Eventually(t, 10*time.Second, "it has asked", func() bool { return c.bus.NC().Stats().OutMsgs > 0 })
+	serve(t, url, func(int) events.Task { return events.Task{ID: "a", Type: "email", State: "success"} })
+	require.NoError(t, <-ended)
+
+	alone := connect(t, stacktest.NATS(t).URL())
+	began := time.Now()
+	_, err := alone.Wait(t.Context(), "a")
+	require.True(t, unavailable(err), "%v", err)
+	require.GreaterOrEqual(t, time.Since(began), beginTimeout)
+}
+
 // serve answers ax.api.get by a function, as the submitter would.
 func serve(t *testing.T, url string, get func(n int) events.Task) {
 	t.Helper()

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,17 +13,22 @@ import (
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
-// waitLook is how often a wait looks at the stored task although no event came: events may be lost, the task is not.
-const waitLook = 5 * time.Second
+const (
+	// waitLook is how often a wait looks at the stored task although no event came: events may be lost, the task is not.
+	waitLook = 5 * time.Second
+	// lookTimeout bounds one look. A request that is lost with its connection is never answered.
+	lookTimeout = 3 * time.Second
+	// beginTimeout is how long a wait tries to look at its task at all.
+	beginTimeout = 10 * time.Second
+	beginPause   = 250 * time.Millisecond
+)
 
-// Wait returns the task once it has ended, whatever the end; look at its State. It returns ctx's error when that ends first. A
-// task that cannot be looked up at the beginning is an error; when the system cannot be reached later on, Wait waits for it too.
+// Wait returns the task once it has ended, whatever the end; look at its State. It returns ctx's error when that ends first. When
+// the task cannot be looked up within 10 s at the beginning that is an error, with code unavailable; when the system cannot be
+// reached later on, Wait goes on.
 func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
-	t, err := c.Get(ctx, id)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return t, fmt.Errorf("wait for task %s: %w", id, context.Cause(ctx))
-	case err != nil || ended(t):
+	t, err := c.firstLook(ctx, id)
+	if err != nil || ended(t) {
 		return t, err
 	}
 	told, stop, err := c.ends.listen(t.Type, id)
@@ -34,11 +38,11 @@ func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 	defer stop()
 	for {
 		// The first look comes after listening began, so an end between the two is not missed.
-		if now, err := c.Get(ctx, id); err == nil {
+		if now, err := c.look(ctx, id); err == nil {
 			if t = now; ended(t) {
 				return t, nil
 			}
-		} else if errors.Is(err, ErrClosed) || asError(err).Code != events.CodeUnavailable && ctx.Err() == nil {
+		} else if !unavailable(err) && ctx.Err() == nil {
 			return t, err
 		}
 		timer := time.NewTimer(waitLook/2 + rand.N(waitLook))
@@ -55,6 +59,36 @@ func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 		}
 	}
 }
+
+// firstLook waits a little for a system that is just restarting.
+func (c *Client) firstLook(ctx context.Context, id string) (events.Task, error) {
+	begin, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	for {
+		t, err := c.look(begin, id)
+		if err == nil || !unavailable(err) && ctx.Err() == nil {
+			return t, err
+		}
+		timer := time.NewTimer(beginPause/2 + rand.N(beginPause))
+		select {
+		case <-timer.C:
+		case <-begin.Done():
+			timer.Stop()
+			if ctx.Err() != nil {
+				err = fmt.Errorf("wait for task %s: %w", id, context.Cause(ctx))
+			}
+			return t, err
+		}
+	}
+}
+
+func (c *Client) look(ctx context.Context, id string) (events.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return c.Get(ctx, id)
+}
+
+func unavailable(err error) bool { return asError(err).Code == events.CodeUnavailable }
 
 func ended(t events.Task) bool { return task.State(t.State).Terminal() }
 
