@@ -3,20 +3,28 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ax-scheduler/ax/internal/intake"
+	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
 func newList(s *settings) *cobra.Command {
 	req := events.ListRequest{}
 	cmd := &cobra.Command{
-		Use: "list", Short: "List tasks, newest first", Args: exactly(0),
+		Use: "list", Short: "List tasks, by id from the greatest down", Args: exactly(0),
+		Long: "list shows tasks by id from the greatest down. Ids that ax makes for submissions rise with time, so these come newest first.\n" +
+			"Ids of your own, and those of schedules (cron:...) and re-runs (ax:...), stand where their letters put them: small letters come before ids that ax made.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("limit") && req.Limit == 0 {
+				return events.Invalid("limit", "0", "a whole number from 1 to 1000")
+			}
 			c, err := s.connect()
 			if err != nil {
 				return err
@@ -28,22 +36,13 @@ func newList(s *settings) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if s.json {
-				for _, t := range page.Tasks {
-					if err := printJSON(cmd.OutOrStdout(), t); err != nil {
-						return err
-					}
-				}
-				return nil
+			if err := showTasks(cmd.OutOrStdout(), s, page.Tasks); err != nil {
+				return err
 			}
-			err = table(cmd.OutOrStdout(), "ID\tTYPE\tSTATE\tREASON\tPRIORITY\tATTEMPTS\tCREATED", len(page.Tasks), func(i int) string {
-				t := page.Tasks[i]
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%s", t.ID, t.Type, t.State, t.Reason, t.Priority, t.Attempts, t.CreatedAt)
-			})
-			if err == nil && page.Next != "" {
-				fmt.Fprintf(cmd.ErrOrStderr(), "more: ax list --after %s\n", page.Next)
+			if page.Next != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "more: %s\n", nextPage(cmd, page.Next))
 			}
-			return err
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&req.Type, "type", "", "only this task type")
@@ -53,12 +52,41 @@ func newList(s *settings) *cobra.Command {
 	return cmd
 }
 
+func showTasks(out io.Writer, s *settings, tasks []events.Task) error {
+	if s.json {
+		for _, t := range tasks {
+			if err := printJSON(out, t); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return table(out, "ID\tTYPE\tSTATE\tREASON\tPRIORITY\tATTEMPTS\tCREATED", len(tasks), func(i int) string {
+		t := tasks[i]
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d\t%s", t.ID, t.Type, t.State, t.Reason, t.Priority, t.Attempts, t.CreatedAt)
+	})
+}
+
+// nextPage is the command that shows what comes behind a page, of the same tasks.
+func nextPage(cmd *cobra.Command, after string) string {
+	line := "ax list"
+	for _, name := range []string{"type", "state", "limit"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed {
+			line += " --" + name + " " + flag.Value.String()
+		}
+	}
+	return line + " --after " + after
+}
+
 func newWatch(s *settings) *cobra.Command {
 	var types, states []string
 	var id string
 	cmd := &cobra.Command{
 		Use: "watch", Short: "Show changes of tasks as they happen, until Ctrl-C", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := validateWatch(types, states, id); err != nil {
+				return err
+			}
 			c, err := s.connect()
 			if err != nil {
 				return err
@@ -73,7 +101,7 @@ func newWatch(s *settings) *cobra.Command {
 					if s.json {
 						return printJSON(out, e)
 					}
-					_, err := fmt.Fprintln(out, eventLine(e))
+					_, err := fmt.Fprintln(out, shown(eventLine(e)))
 					return err
 				})
 			if err != nil {
@@ -86,9 +114,27 @@ func newWatch(s *settings) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&types, "type", nil, "only these task types")
-	cmd.Flags().StringSliceVar(&states, "state", nil, "only changes to these states")
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only changes to these states: waiting, pending, running, success, failed or cancelled")
 	cmd.Flags().StringVar(&id, "id", "", "only this task")
 	return cmd
+}
+
+// validateWatch refuses what no event ever has: it would be waited for in vain.
+func validateWatch(types, states []string, id string) error {
+	for _, name := range types {
+		if err := task.ValidateType(name); err != nil {
+			return intake.Refusal(err)
+		}
+	}
+	for _, name := range states {
+		if !task.State(name).Valid() {
+			return events.Invalid("state", name, fmt.Sprintf("one of %v", task.States))
+		}
+	}
+	if id != "" && !task.WellFormedID(id) {
+		return intake.Refusal(task.ValidateID(id))
+	}
+	return nil
 }
 
 func eventLine(e events.Event) string {
@@ -131,7 +177,7 @@ func newStatus(s *settings) *cobra.Command {
 			}
 			return table(out, "WORKER\tCHANNEL\tSLOTS\tVERSION\tSEEN\tTYPES", len(stats.Workers), func(i int) string {
 				w := stats.Workers[i]
-				return fmt.Sprintf("%s\t%s\t%d\t%s\t%s ago\t%s", shown(w.ID), w.Channel, w.Slots, shown(w.Version), ago(w.SeenAt), short(w.Types))
+				return fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%s", shown(w.ID), w.Channel, w.Slots, shown(w.Version), ago(w.SeenAt, stats.Now), shown(short(w.Types)))
 			})
 		},
 	}

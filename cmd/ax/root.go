@@ -35,6 +35,12 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Version:       process.Version,
 	}
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		if s.timeout <= 0 {
+			return usageError{fmt.Errorf("--timeout is %v; give a time above zero, such as 10s", s.timeout)}
+		}
+		return nil
+	}
 	root.SetVersionTemplate("ax {{.Version}}\n")
 	root.PersistentFlags().StringVar(&s.natsURL, "nats", cmp.Or(os.Getenv("AX_NATS_URL"), defaultNATSURL), "address of NATS (AX_NATS_URL)")
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "print JSON, one document a line")
@@ -43,7 +49,7 @@ func newRoot() *cobra.Command {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
 	root.AddCommand(newDev(), newSubmit(s), newGet(s), newHistory(s), newWait(s), newList(s), newCancel(s), newRerun(s), newWatch(s),
-		newStatus(s), newSchedule(s), newVersion())
+		newStatus(s), newSchedule(s), newVersion(s))
 	return root
 }
 
@@ -56,10 +62,13 @@ func (s *settings) connect() (*client.Client, error) {
 	return c, nil
 }
 
-func newVersion() *cobra.Command {
+func newVersion(s *settings) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.json {
+				return printJSON(cmd.OutOrStdout(), map[string]string{"version": process.Version})
+			}
 			fmt.Fprintln(cmd.OutOrStdout(), "ax", process.Version)
 			return nil
 		},

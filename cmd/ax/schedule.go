@@ -20,8 +20,11 @@ func newSchedule(s *settings) *cobra.Command {
 			}
 			return showSchedules(cmd, s, []events.Schedule{sc})
 		}),
-		asking(s, "delete NAME", "Remove a schedule; tasks that it made stay", func(ctx context.Context, _ *cobra.Command, c *client.Client, name string) error {
-			return c.DeleteSchedule(ctx, name)
+		asking(s, "delete NAME", "Remove a schedule; tasks that it made stay", func(ctx context.Context, cmd *cobra.Command, c *client.Client, name string) error {
+			if err := c.DeleteSchedule(ctx, name); err != nil || !s.json {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), events.ScheduleRequest{Name: name})
 		}))
 	return cmd
 }

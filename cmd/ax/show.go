@@ -82,6 +82,9 @@ func newRerun(s *settings) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if s.json {
+			return printJSON(cmd.OutOrStdout(), events.Answer{ID: newID, Accepted: true})
+		}
 		fmt.Fprintln(cmd.OutOrStdout(), newID)
 		return nil
 	})
@@ -180,11 +183,15 @@ func table(out io.Writer, header string, rows int, row func(int) string) error {
 	return w.Flush()
 }
 
-// ago is how long ago a time of the API was, for people.
-func ago(at string) string {
-	t, err := time.Parse(time.RFC3339, at)
+// ago is how long before now a time of the API was, for people. Both are the database's: this host's clock may be wrong.
+func ago(at, now string) string {
+	then, err := time.Parse(time.RFC3339, at)
 	if err != nil {
-		return at
+		return shown(at)
 	}
-	return time.Since(t).Round(time.Second).String()
+	until, err := time.Parse(time.RFC3339, now)
+	if err != nil { // a submitter of an older version does not tell the time
+		return shown(at)
+	}
+	return max(0, until.Sub(then)).Round(time.Second).String() + " ago"
 }

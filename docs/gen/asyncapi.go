@@ -74,7 +74,7 @@ var channels = []channel{
 	api(events.APISubmit, "Store one task. A positive answer means that it is stored: it survives the loss of NATS.", "submitRequest", "answer"),
 	api(events.APISubmitMany, "Store up to 1,000 tasks, each accepted or refused by itself.", "submitManyRequest", "submitManyReply"),
 	api(events.APIGet, "Show a task.", "idRequest", "task"),
-	api(events.APIList, "List tasks, newest first, without payloads, results and history.", "listRequest", "listReply"),
+	api(events.APIList, "List tasks by id from the greatest down, without payloads, results and history.", "listRequest", "listReply"),
 	api(events.APICancel, "Cancel a task.", "idRequest", "cancelReply"),
 	api(events.APIHistory, "Show the recorded changes of a task.", "idRequest", "historyReply"),
 	api(events.APIStats, "Show the workers and what waits.", "empty", "statsReply"),

@@ -193,5 +193,6 @@ var refined = map[string]object{
 	"Schedule.misfire":          {{"enum", []string{task.MisfireOnce}}},
 	"Schedule.overlap":          {{"enum", []string{task.OverlapAllow}}},
 	"Schedule.name":             {{"pattern", "^[a-z0-9][a-z0-9_-]{0,63}$"}},
+	"StatsReply.now":            {{"format", "date-time"}, {"description", "the database's time, which the other times are to be compared with"}},
 	"StatsReply.backlogSeconds": {{"description", "age in seconds of the oldest due task that nobody took; 0: there is none"}},
 }

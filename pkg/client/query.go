@@ -14,7 +14,8 @@ func (c *Client) Get(ctx context.Context, id string) (events.Task, error) {
 	return t, err
 }
 
-// List returns one page of tasks, newest first; pass the reply's Next as After for the next one.
+// List returns one page of tasks by id from the greatest down; pass the reply's Next as After for the next one. Ids that ax makes
+// for submissions rise with time, so these come newest first.
 func (c *Client) List(ctx context.Context, req events.ListRequest) (events.ListReply, error) {
 	var reply events.ListReply
 	err := c.request(ctx, events.APIList, req, &reply)

@@ -47,7 +47,7 @@ type CancelReply struct {
 	Status string `json:"status"`
 }
 
-// ListRequest asks for tasks, newest first. After is the id of the last task of the page before.
+// ListRequest asks for tasks by id from the greatest down. After is the id of the last task of the page before.
 type ListRequest struct {
 	Type  string `json:"type,omitempty"`
 	State string `json:"state,omitempty"`
@@ -118,6 +118,8 @@ type Task struct {
 
 // StatsReply tells how the system fares, as far as that can be told cheaply.
 type StatsReply struct {
+	// Now is the database's time, which the other times are to be compared with.
+	Now     string   `json:"now"`
 	Workers []Worker `json:"workers"`
 	// Backlog is the age in seconds of the oldest due task that nobody took; 0 when there is none.
 	BacklogSeconds float64 `json:"backlogSeconds"`

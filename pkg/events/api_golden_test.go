@@ -50,7 +50,7 @@ var goldenRequests = map[string]any{
 		{Seq: 2, At: goldenTime, From: "pending", To: "running", Reason: "claimed", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM"},
 		{Seq: 3, At: goldenTime, From: "running", To: "pending", Reason: "retry", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM", Error: goldenError},
 	}},
-	"stats_reply": events.StatsReply{BacklogSeconds: 1.5, DeadLetters: 2, Workers: []events.Worker{{
+	"stats_reply": events.StatsReply{Now: goldenTime, BacklogSeconds: 1.5, DeadLetters: 2, Workers: []events.Worker{{
 		ID: "worker-1", Host: "host-a", PID: 42, Types: []string{"email", "report"}, Slots: 20, Channel: "stable", Version: "1.2.3", SeenAt: goldenTime,
 	}}},
 	"schedule": events.Schedule{

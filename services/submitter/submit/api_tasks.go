@@ -178,7 +178,7 @@ func (a *API) stats(ctx context.Context, _ struct{}) (events.StatsReply, error) 
 	if err != nil {
 		return events.StatsReply{}, err
 	}
-	reply := events.StatsReply{Workers: make([]events.Worker, len(workers)), DeadLetters: dead}
+	reply := events.StatsReply{Now: events.FormatTime(now), Workers: make([]events.Worker, len(workers)), DeadLetters: dead}
 	if len(due) > 0 {
 		reply.BacklogSeconds = max(0, now.Sub(due[0].ScheduledAt).Seconds())
 	}

@@ -283,7 +283,14 @@ func TestRepliesThatDoNotFit(t *testing.T) {
 func TestStatsRequests(t *testing.T) {
 	k := openStack(t)
 	k.serve()
-	require.Equal(t, events.StatsReply{Workers: []events.Worker{}}, must[events.StatsReply](k, events.APIStats, `{}`))
+	empty := must[events.StatsReply](k, events.APIStats, `{}`)
+	now, err := time.Parse(time.RFC3339, empty.Now)
+	require.NoError(t, err)
+	server, _, err := k.store.ServerTime(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, server, now, 10*time.Second)
+	empty.Now = ""
+	require.Equal(t, events.StatsReply{Workers: []events.Worker{}}, empty)
 	require.NoError(t, k.store.BeatWorker(t.Context(), task.WorkerInfo{ID: "w1", Host: "h", PID: 7, Channel: "stable", Types: []string{"email"}, Slots: 4, Version: "v1"}))
 	require.NoError(t, k.store.UpsertDeadLetters(t.Context(), []task.DeadTask{{ID: "x", Type: "email", Reason: task.ReasonExhausted}}))
 	must[events.Answer](k, events.APISubmit, `{"type":"email","id":"due"}`)
