@@ -120,6 +120,9 @@ func anchors(text string) []string {
 
 var named = regexp.MustCompile("`([a-z0-9/]+): (Test[A-Za-z0-9_]+)`")
 
+// anyTest finds the name of a test in whatever form.
+var anyTest = regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9_]*`)
+
 func TestEveryTestThatAGuaranteeNamesExists(t *testing.T) {
 	text := read(t, "docs/guarantees.md")
 	parts := strings.Split(text, "\n## ")
@@ -142,6 +145,7 @@ func TestEveryTestThatAGuaranteeNamesExists(t *testing.T) {
 		}
 	}
 	require.Equal(t, 12, guarantees)
+	require.Len(t, named.FindAllString(text, -1), len(anyTest.FindAllString(text, -1)), "a test is named without its folder, and was not looked up")
 }
 
 // metricsOf tells where the metrics of a part are registered: ax_<part>_<what>.
