@@ -34,6 +34,9 @@ func newDev() *cobra.Command {
 			"at the next start; without it, all is deleted at the end.",
 		Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.validate(); err != nil {
+				return err
+			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -43,6 +46,18 @@ func newDev() *cobra.Command {
 	cmd.Flags().StringVar(&f.bin, "bin", "", "folder with the services' programs; default: where ax itself lies")
 	cmd.Flags().BoolVar(&f.verbose, "verbose", false, "show all log lines of the services, not only warnings")
 	return cmd
+}
+
+func (f *devFlags) validate() error {
+	for _, port := range []struct {
+		flag        string
+		given, most int
+	}{{"nats-port", f.natsPort, 65535}, {"http-port", f.httpPort, 65536 - len(localstack.ServiceNames)}} {
+		if port.given < 0 || port.given > port.most {
+			return usageError{fmt.Errorf("--%s is %d; give a port from 0 to %d", port.flag, port.given, port.most)}
+		}
+	}
+	return nil
 }
 
 func (f *devFlags) run(ctx context.Context, out, errOut io.Writer) (err error) {
@@ -136,6 +151,9 @@ func (f *devFlags) servers(ctx context.Context, log io.Writer) (*localstack.Mong
 	}
 	mongo, err := localstack.StartMongo(ctx, localstack.MongoOptions{Dir: mongoDir, Log: log})
 	if err != nil {
+		if f.data != "" {
+			err = fmt.Errorf("%w\nis another `ax dev` running on %s? --data takes another folder", err, f.data)
+		}
 		return nil, nil, err
 	}
 	nats, err := localstack.StartNATS(ctx, localstack.NATSOptions{Dir: natsDir, Port: f.natsPort})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/pkg/events"
 )
 
@@ -42,6 +43,12 @@ func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"a page of nothing":        {[]string{"list", "--limit", "0"}, []string{"limit", "0", "1 to 1000"}},
 		"no time to wait":          {[]string{"get", "a", "--timeout", "0s"}, []string{"--timeout", "0s", "above zero"}},
 		"timeout without unit":     {[]string{"get", "a", "--timeout", "5"}, []string{"--timeout", "5", "unit"}},
+		"unknown command":          {[]string{"nonsense"}, []string{"nonsense", "ax --help"}},
+		"misspelt command":         {[]string{"sumbit", "email"}, []string{"sumbit", "did you mean submit?"}},
+		"unknown schedule command": {[]string{"schedule", "nonsense"}, []string{"nonsense", "ax schedule --help"}},
+		"body beside its members":  {[]string{"submit", "email", "--body", "{}", "--id", "a"}, []string{"--body", "--id"}},
+		"port of dev":              {[]string{"dev", "--nats-port", "65536"}, []string{"--nats-port", "65536", "0 to 65535"}},
+		"ports of dev":             {[]string{"dev", "--http-port", "65535"}, []string{"--http-port", "65535", "0 to 65531"}},
 		"unknown flag":             {[]string{"submit", "email", "--prio", "1"}, []string{"--prio", "--help"}},
 		"no type":                  {[]string{"submit"}, []string{"1 argument"}},
 		"empty schedule payload":   {[]string{"schedule", "put", "a", "@hourly", "email", "--payload", ""}, []string{"--payload", "empty"}},
@@ -63,6 +70,14 @@ func TestWithoutNATSTheCommandSaysWhatToDo(t *testing.T) {
 	require.Equal(t, exitFailed, run(t.Context(), []string{"submit", "email", "--nats", "nats://ann:s3cret@127.0.0.1:1"}, strings.NewReader(""), &out, &errs))
 	require.Contains(t, errs.String(), "ax dev")
 	require.NotContains(t, errs.String(), "s3cret")
+	require.Empty(t, out.String())
+}
+
+// Who was not answered must know the id that was made, to ask about it or to submit the same again.
+func TestASubmissionWithoutAnAnswerNamesItsID(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Equal(t, exitFailed, run(t.Context(), []string{"submit", "email", "--nats", stacktest.NATS(t).URL()}, strings.NewReader(""), &out, &errs))
+	require.Regexp(t, `--id [0-9A-Z]{26} the same submission is stored once`, errs.String())
 	require.Empty(t, out.String())
 }
 

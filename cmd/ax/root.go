@@ -35,6 +35,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Version:       process.Version,
 	}
+	group(root)
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		if s.timeout <= 0 {
 			return usageError{fmt.Errorf("--timeout is %v; give a time above zero, such as 10s", s.timeout)}
@@ -51,6 +52,21 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newDev(), newSubmit(s), newGet(s), newHistory(s), newWait(s), newList(s), newCancel(s), newRerun(s), newWatch(s),
 		newStatus(s), newSchedule(s), newVersion(s))
 	return root
+}
+
+// group makes a command that has others below it show them, and refuse what is none of them.
+func group(cmd *cobra.Command) {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			return usageError{fmt.Errorf("unknown command %q; did you mean %s?", args[0], near[0])}
+		}
+		return usageError{fmt.Errorf("unknown command %q; see `%s --help`", args[0], cmd.CommandPath())}
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
 // connect reaches NATS, or says what to do.

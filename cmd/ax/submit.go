@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,14 +51,11 @@ func newSubmit(s *settings) *cobra.Command {
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE, repeated in every event; may be given several times")
 	flags.BoolVar(&f.noDeadLetter, "no-dead-letter", false, "leave no dead letter when it fails for good")
 	flags.BoolVar(&f.wait, "wait", false, "wait for its end and print the task; exit 1 unless it succeeded")
-	for _, other := range []string{"payload", "id", "priority", "delay", "at", "expires", "run-timeout", "max-attempts", "max-losses", "biz-key", "label"} {
-		cmd.MarkFlagsMutuallyExclusive("body", other)
-	}
 	return cmd
 }
 
 func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) error {
-	if err := given(cmd); err != nil {
+	if err := errors.Join(given(cmd), bodyAlone(cmd)); err != nil {
 		return err
 	}
 	request, err := f.request(cmd.InOrStdin(), taskType)
@@ -76,6 +74,9 @@ func (f *submitFlags) submit(cmd *cobra.Command, s *settings, taskType string) e
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
 	id, err := c.Submit(ctx, one)
+	if refused, ok := errors.AsType[*events.Error](err); ok && refused.Code == events.CodeUnavailable {
+		return fmt.Errorf("%w; its id is %s: with --id %s the same submission is stored once", err, one.ID(), one.ID())
+	}
 	if err != nil {
 		return err
 	}
@@ -98,6 +99,19 @@ func given(cmd *cobra.Command) (err error) {
 		}
 	})
 	return err
+}
+
+// bodyAlone refuses members of a submission beside a whole one.
+func bodyAlone(cmd *cobra.Command) error {
+	if !cmd.Flags().Changed("body") {
+		return nil
+	}
+	for _, other := range []string{"payload", "id", "priority", "delay", "at", "expires", "run-timeout", "max-attempts", "max-losses", "biz-key", "label", "no-dead-letter"} {
+		if cmd.Flags().Changed(other) {
+			return usageError{fmt.Errorf("--body is a whole submission; leave --%s out, or put it into the body", other)}
+		}
+	}
+	return nil
 }
 
 func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitRequest, error) {
