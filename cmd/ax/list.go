@@ -138,6 +138,9 @@ func validateWatch(types, states []string, id string) error {
 }
 
 func eventLine(e events.Event) string {
+	if e.Gap != nil {
+		return fmt.Sprintf("%s  %s  %s  is %s; changes %d to %d can no longer be told", e.At, e.Type, e.ID, e.State, e.Gap.FromSeq, e.Gap.ToSeq)
+	}
 	from := e.From
 	if from == "" {
 		from = "new"

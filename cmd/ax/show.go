@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -152,8 +153,8 @@ func showTask(out io.Writer, s *settings, t events.Task) error {
 	line("lease until", t.LeaseUntil)
 	line("cancel asked", t.CancelRequestedAt)
 	line("progress", string(t.Progress))
-	line("payload", string(t.Payload))
-	line("result", string(t.Result))
+	line("payload", sized(t.Payload, t.PayloadSize))
+	line("result", sized(t.Result, t.ResultSize))
 	line("last error", errorText(t.LastError))
 	line("biz key", t.BizKey)
 	for _, k := range sortedKeys(t.Labels) {
@@ -161,6 +162,14 @@ func showTask(out io.Writer, s *settings, t events.Task) error {
 	}
 	line("re-run of", t.RerunOf)
 	return w.Flush()
+}
+
+// sized shows JSON, or what is known of it when an answer had no room for it.
+func sized(text json.RawMessage, leftOut int) string {
+	if leftOut > 0 {
+		return fmt.Sprintf("%d bytes, left out", leftOut)
+	}
+	return string(text)
 }
 
 func errorText(e *events.EventError) string {

@@ -26,7 +26,7 @@ type Options struct {
 	Database string
 	// By names who asks in the history of the tasks that are cancelled or re-run. Default: Name.
 	By string
-	// Log receives disconnects. Default: nothing is logged.
+	// Log receives disconnects, and what goes wrong with subscriptions. Default: nothing is logged.
 	Log *slog.Logger
 }
 
@@ -102,6 +102,9 @@ func (c *Client) request(ctx context.Context, subject string, req, reply any) er
 // Subscribe calls handler for each change of state that the options choose, at least once and in each task's order. It
 // returns when every event from now on will be delivered; stop the subscription, or end ctx, to end it.
 func (c *Client) Subscribe(ctx context.Context, opts events.SubscribeOptions, handler func(context.Context, events.Event) error) (*events.Subscription, error) {
+	if opts.Log == nil {
+		opts.Log = c.opts.Log
+	}
 	sub, err := events.Subscribe(ctx, c.bus.NC(), opts, handler)
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		return nil, ErrClosed

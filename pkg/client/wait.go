@@ -37,7 +37,8 @@ func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 	}
 	defer stop()
 	for {
-		// The first look comes after listening began, so an end between the two is not missed.
+		// The first look comes after listening began, over the same connection: the server knows of that when it passes the look
+		// on, so an end between the two is not missed.
 		if now, err := c.look(ctx, id); err == nil {
 			if t = now; ended(t) {
 				return t, nil
@@ -125,10 +126,6 @@ func (e *ends) listen(taskType, id string) (told <-chan struct{}, stop func(), e
 				return nil, nil, err
 			}
 			of.subs = append(of.subs, sub)
-		}
-		if err := e.nc.Flush(); err != nil { // from here on the server knows of it
-			of.unsubscribe()
-			return nil, nil, err
 		}
 		e.types[taskType] = of
 	}
