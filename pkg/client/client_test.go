@@ -141,7 +141,7 @@ func TestWaitEndsWithItsContextAndWithTheClient(t *testing.T) {
 	url := stacktest.NATS(t).URL()
 	serve(t, url, func(int) events.Task { return events.Task{ID: "a", Type: "email", State: string(task.Running)} })
 	c := connect(t, url)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := c.Wait(ctx, "a")
 	require.ErrorIs(t, err, context.DeadlineExceeded)

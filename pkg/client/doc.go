@@ -11,7 +11,8 @@
 // [Client.Submit] asks the submitter and returns once the task is stored: it survives the loss of NATS. [Client.Publish]
 // returns once NATS has the submission on disk, which is faster for many; it becomes a task, or a message in AX_DEAD that
 // says why not. [Client.InsertTx] writes the task inside the caller's own MongoDB transaction: it exists if and only if the
-// transaction commits. All three refuse bad input before anything is sent, with an [*events.Error] that names the field.
+// transaction commits, and running the same transaction again is safe. All three refuse bad input before anything is sent, with
+// an [*events.Error] that names the field.
 //
 // A submission carries its id from the start, chosen by the caller with [ID] or made by [NewTask]. Submitting the same
 // again, after a lost reply say, is therefore safe: it is accepted once.

@@ -15,9 +15,8 @@ import (
 )
 
 // InsertTx stores tasks inside the caller's transaction and returns their ids: they exist if and only if it commits, and start
-// after that. ctx is the session's context, as mongo.Session.WithTransaction passes it; db is the database that ax uses, reached
-// through the caller's own client. [Options.MongoURI] must be set, because the database's time is asked for beside the
-// transaction.
+// after that. ctx is the session's context, as mongo.Session.WithTransaction passes it; db is [Options.Database], reached through
+// the caller's own client. [Options.MongoURI] must be set, because the database's time is asked for beside the transaction.
 //
 // A task that is stored already, by the same submission, is no error: the same transaction may be run again when it is not known
 // whether it was committed. An id that another submission has is refused with code id_conflict, and the transaction must then be
@@ -35,6 +34,12 @@ func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task
 	store, err := c.openStore(beside)
 	if err != nil {
 		return nil, err
+	}
+	switch {
+	case mongo.SessionFromContext(ctx) == nil:
+		return nil, errors.New("insert in a transaction: ctx carries no session; pass the context that WithTransaction calls its function with")
+	case db.Name() != c.opts.Database:
+		return nil, fmt.Errorf("insert in a transaction: the database given is %s, and ax uses %s (Options.Database)", db.Name(), c.opts.Database)
 	}
 	now, _, err := store.Now()
 	if err != nil {

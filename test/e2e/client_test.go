@@ -243,6 +243,13 @@ func (w *world) clientInsertTx(t *testing.T) {
 
 	w.racingTransactions(t, order)
 
+	_, err = w.client.InsertTx(t.Context(), w.driver(), both[1])
+	require.ErrorContains(t, err, "no session", "the context of the caller is not that of the transaction")
+	err = w.transact(t, func(ctx context.Context, db *mongo.Database) error {
+		_, err := w.client.InsertTx(ctx, db.Client().Database("elsewhere"), client.NewTask(workType, nil))
+		return err
+	})
+	require.ErrorContains(t, err, "elsewhere", "ax would never look there")
 	other, err := client.Connect(client.Options{NATSURL: w.nats.URL()})
 	require.NoError(t, err)
 	defer other.Close()
