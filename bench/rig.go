@@ -40,7 +40,8 @@ func startRig(ctx context.Context, bin, dir string, mongo *localstack.Mongo, dat
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	if r.nats, err = localstack.StartNATSProcess(ctx, localstack.ServicePath(bin, "natsd"), filepath.Join(dir, "nats")); err != nil {
+	if r.nats, err = localstack.StartNATSProcess(ctx, localstack.NATSProcessOptions{Path: localstack.ServicePath(bin, "natsd"),
+		NATSOptions: localstack.NATSOptions{Dir: filepath.Join(dir, "nats")}}); err != nil {
 		return nil, err
 	}
 	if r.system, err = localstack.StartSystem(ctx, localstack.SystemOptions{Bin: bin, MongoURI: mongo.URI(), Database: database, NATSURL: r.nats.URL()}); err != nil {

@@ -25,6 +25,7 @@ type File struct {
 	Lines    int
 	Sleeps   []int // the lines that call time.Sleep
 	Synctest bool  // it imports testing/synctest, in whose bubbles sleeping takes no time
+	NATS     []int // the lines that name StartNATS of internal/localstack
 }
 
 func (f File) test() bool  { return strings.HasSuffix(f.Path, "_test.go") }
@@ -71,7 +72,7 @@ func parse(name string, source []byte) (File, error) {
 		return File{}, err
 	}
 	f := File{Path: name, Package: tree.Name.Name, Lines: bytes.Count(source, []byte("\n"))}
-	clock := ""
+	clock, stack := "", ""
 	for _, spec := range tree.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -86,13 +87,25 @@ func parse(name string, source []byte) (File, error) {
 			if spec.Name != nil {
 				clock = spec.Name.Name
 			}
+		case module + "/internal/localstack":
+			stack = "localstack"
+			if spec.Name != nil {
+				stack = spec.Name.Name
+			}
 		}
 	}
 	ast.Inspect(tree, func(n ast.Node) bool {
-		if sel, ok := n.(*ast.SelectorExpr); ok && clock != "" && sel.Sel.Name == "Sleep" {
-			if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == clock {
-				f.Sleeps = append(f.Sleeps, set.Position(n.Pos()).Line)
-			}
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		pkg, ok := sel.X.(*ast.Ident)
+		switch line := set.Position(n.Pos()).Line; {
+		case !ok:
+		case clock != "" && pkg.Name == clock && sel.Sel.Name == "Sleep":
+			f.Sleeps = append(f.Sleeps, line)
+		case stack != "" && pkg.Name == stack && sel.Sel.Name == "StartNATS":
+			f.NATS = append(f.NATS, line)
 		}
 		return true
 	})

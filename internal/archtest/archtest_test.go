@@ -42,6 +42,9 @@ func TestEachRuleFindsAPlantedBreach(t *testing.T) {
 		{"NATS in a service", File{Path: "services/cron/main.go", Imports: []string{"github.com/nats-io/nats.go"}}, "declared in one place"},
 		{"JetStream in the store", File{Path: "internal/mongostore/a.go", Imports: []string{"github.com/nats-io/nats.go/jetstream"}}, "declared in one place"},
 		{"server in the bus", File{Path: "internal/natsbus/a.go", Imports: []string{"github.com/nats-io/nats-server/v2/server"}}, "11 MB larger"},
+		{"server in a test", File{Path: "internal/natsbus/a_test.go", Imports: []string{"github.com/nats-io/nats-server/v2/server"}}, "11 MB larger"},
+		{"test with NATS in its own process", File{Path: "services/cron/a_test.go", NATS: []int{7}}, "line 7 starts NATS in its own process"},
+		{"stacktest with NATS in its own process", File{Path: "internal/localstack/stacktest/a.go", NATS: []int{7}}, "use stacktest.NATS"},
 		{"long file", File{Path: "a/a.go", Lines: 601}, "has 601 lines"},
 		{"empty name", File{Path: "internal/util/a.go", Package: "util"}, "says nothing"},
 		{"sleeping test", File{Path: "a/a_test.go", Sleeps: []int{7}}, "line 7 sleeps"},
@@ -75,6 +78,8 @@ func TestWhatIsAllowedIsNotFound(t *testing.T) {
 		{Path: "test/e2e/a.go", Imports: []string{driver, bus, module + "/internal/localstack/stacktest"}},
 		{Path: "a/a_test.go", Sleeps: []int{7}, Synctest: true},
 		{Path: "a/a.go", Sleeps: []int{7}, Lines: 600},
+		{Path: "internal/localstack/a_test.go", NATS: []int{7}, Imports: []string{"github.com/nats-io/nats-server/v2/server"}},
+		{Path: "cmd/ax/dev.go", NATS: []int{7}},
 	}))
 }
 
@@ -87,6 +92,7 @@ func TestScanSeesTheSources(t *testing.T) {
 	}
 	write("a/a_test.go", "//go:build never\n\npackage a\n\nimport (\n\tclock \"time\"\n)\n\nfunc f() {\n\tclock.Sleep(1)\n\tother.Sleep(1)\n}\n")
 	write("b/b_test.go", "package b\n\nimport \"testing/synctest\"\n")
+	write("b/c.go", "package b\n\nimport stack \""+module+"/internal/localstack\"\n\nvar a, b, c = stack.StartNATS, stack.StartMongo, other.StartNATS\n")
 	write("a/testdata/c.go", "not Go")
 	write(".cache/d.go", "not Go")
 	write("a/e.txt", "not Go")
@@ -95,6 +101,7 @@ func TestScanSeesTheSources(t *testing.T) {
 	require.Equal(t, []File{
 		{Path: "a/a_test.go", Package: "a", Imports: []string{"time"}, Lines: 12, Sleeps: []int{10}},
 		{Path: "b/b_test.go", Package: "b", Imports: []string{"testing/synctest"}, Lines: 3, Synctest: true},
+		{Path: "b/c.go", Package: "b", Imports: []string{module + "/internal/localstack"}, Lines: 5, NATS: []int{5}},
 	}, files)
 
 	write("broken.go", "packag")

@@ -39,8 +39,16 @@ func form(f File) []string {
 			out = append(out, fmt.Sprintf("line %d sleeps; a test that waits by the clock is slow on a fast machine and fails on a slow one, so wait for a condition with stacktest.Eventually or use testing/synctest", line))
 		}
 	}
+	if !slices.ContainsFunc(carriesNATS, func(p string) bool { return f.dir() == p }) {
+		for _, line := range f.NATS {
+			out = append(out, fmt.Sprintf("line %d starts NATS in its own process; the library has data races of its own when it stops, which fail a run with the race detector, so use stacktest.NATS", line))
+		}
+	}
 	return out
 }
+
+// carriesNATS are the packages that may run NATS in their own process.
+var carriesNATS = []string{"internal/localstack", "cmd/ax", "examples/replay"}
 
 // ownImports holds which part of ax may import which.
 func ownImports(f File) []string {
@@ -80,6 +88,8 @@ func ownImports(f File) []string {
 // declares what it needs of store and bus as interfaces itself.
 var verbMayImport = []string{"internal/task", "internal/intake", "internal/cronexpr", "internal/lead", "pkg/events"}
 
+const natsServer = "github.com/nats-io/nats-server"
+
 // technologies are libraries that only a few places may know.
 var technologies = []struct {
 	prefix string
@@ -90,19 +100,16 @@ var technologies = []struct {
 		"the MongoDB driver is known to internal/mongostore alone (and to pkg/client for a caller's own transaction), so that every write is a guarded one"},
 	{"github.com/nats-io/nats.go", []string{"internal/natsbus", "internal/localstack", "pkg/events", "pkg/worker", "pkg/client", "bench", "test"},
 		"NATS is known to internal/natsbus and the packages that users import, so that streams and consumers are declared in one place"},
-	{"github.com/nats-io/nats-server", []string{"internal/localstack"},
+	{natsServer, []string{"internal/localstack"},
 		"the embedded NATS server would make every binary 11 MB larger; only internal/localstack carries it"},
 }
 
-// foreignImports holds where a technology may be known. Tests may talk to the real thing.
+// foreignImports holds where a technology may be known. Tests may talk to the real thing, but not run a NATS of their own.
 func foreignImports(f File) []string {
-	if f.test() {
-		return nil
-	}
 	var out []string
 	for _, imported := range f.Imports {
 		for _, t := range technologies {
-			known := slices.ContainsFunc(t.places, func(p string) bool { return below(f.dir(), p) })
+			known := f.test() && t.prefix != natsServer || slices.ContainsFunc(t.places, func(p string) bool { return below(f.dir(), p) })
 			if below(imported, t.prefix) && !known {
 				out = append(out, fmt.Sprintf("imports %s: %s", imported, t.why))
 			}

@@ -1,12 +1,10 @@
 package localstack
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -21,6 +19,8 @@ type NATSOptions struct {
 	Port int
 	// MaxStore bounds the bytes of all streams on disk; 0 means 2 GiB.
 	MaxStore int64
+	// NoJetStream leaves out what ax cannot do without, as an operator may.
+	NoJetStream bool
 }
 
 const (
@@ -30,133 +30,69 @@ const (
 	natsSync = time.Second
 )
 
-// NATS is an embedded server with JetStream on disk, reached over TCP like any other.
+// NATS is an embedded server with JetStream on disk, reached over TCP like any other. In tests it runs as a [NATSProcess].
 type NATS struct {
-	opts    NATSOptions
-	dir     string
+	srv     *server.Server
+	url     string
 	scratch *scratch // nil when the folder is the caller's
-
-	mu      sync.Mutex
-	srv     *server.Server // nil while stopped
-	port    int
-	stopped bool
+	stop    sync.Once
 }
 
 // StartNATS starts a server and returns when it takes connections.
 func StartNATS(ctx context.Context, opts NATSOptions) (*NATS, error) {
-	if opts.MaxStore == 0 {
-		opts.MaxStore = natsMaxStore
-	}
-	n := &NATS{opts: opts, dir: opts.Dir, port: opts.Port}
-	if n.dir == "" {
+	n := &NATS{}
+	if opts.Dir == "" {
 		var err error
 		if n.scratch, err = newScratch(); err != nil {
 			return nil, fmt.Errorf("start NATS: %w", err)
 		}
-		n.dir = n.scratch.path
+		opts.Dir = n.scratch.path
 	}
-	if err := n.start(ctx); err != nil {
+	if err := n.start(ctx, opts); err != nil {
 		n.Stop()
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
 	return n, nil
 }
 
-// URL is where clients connect. It stays the same across Restart and Wipe.
-func (n *NATS) URL() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return fmt.Sprintf("nats://127.0.0.1:%d", n.port)
-}
+// URL is where clients connect.
+func (n *NATS) URL() string { return n.url }
 
 // Stop ends the server and deletes its store unless the folder is the caller's. It may be called twice.
 func (n *NATS) Stop() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.stopped {
-		return
-	}
-	n.stopped = true
-	n.end()
-	if n.scratch != nil {
-		// A temporary folder that cannot be removed now is removed by a later run.
-		_ = n.scratch.remove()
-	}
+	n.stop.Do(func() {
+		if n.srv != nil {
+			n.srv.Shutdown()
+			n.srv.WaitForShutdown()
+		}
+		if n.scratch != nil {
+			// A temporary folder that cannot be removed now is removed by a later run.
+			_ = n.scratch.remove()
+		}
+	})
 }
 
-// Down ends the server and keeps its store and port, for Restart: to clients, NATS is out of reach.
-func (n *NATS) Down() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.end()
-}
-
-// Restart stops the server if it runs and starts it again on the same store and port.
-func (n *NATS) Restart(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.end()
-	if err := n.start(ctx); err != nil {
-		return fmt.Errorf("restart NATS: %w", err)
-	}
-	return nil
-}
-
-// Wipe stops the server, deletes its store (all streams, consumers and messages) and starts it again on the same port.
-func (n *NATS) Wipe() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.end()
-	if err := os.RemoveAll(filepath.Join(n.dir, server.JetStreamStoreDir)); err != nil {
-		return fmt.Errorf("wipe NATS: %w", err)
-	}
-	if err := n.start(context.Background()); err != nil {
-		return fmt.Errorf("wipe NATS: %w", err)
-	}
-	return nil
-}
-
-// end stops the server if it runs. The caller holds mu.
-func (n *NATS) end() {
-	if n.srv == nil {
-		return
-	}
-	n.srv.Shutdown()
-	n.srv.WaitForShutdown()
-	n.srv = nil
-}
-
-// start runs the server. The caller holds mu, or is the only one to know n.
-func (n *NATS) start(ctx context.Context) error {
-	if n.stopped {
-		return errors.New("it was stopped for good")
-	}
-	port := n.port
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
-	srv, err := server.NewServer(&server.Options{
-		ServerName: "ax-local", Host: "127.0.0.1", Port: port,
-		JetStream: true, StoreDir: n.dir, SyncInterval: natsSync,
-		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: n.opts.MaxStore,
+func (n *NATS) start(ctx context.Context, opts NATSOptions) (err error) {
+	n.srv, err = server.NewServer(&server.Options{
+		ServerName: "ax-local", Host: "127.0.0.1", Port: cmp.Or(opts.Port, server.RANDOM_PORT),
+		JetStream: !opts.NoJetStream, StoreDir: opts.Dir, SyncInterval: natsSync,
+		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: cmp.Or(opts.MaxStore, natsMaxStore),
 		NoSigs: true,
 	})
 	if err != nil {
 		return err
 	}
 	log := &natsLog{tail: newTail(), fatal: make(chan struct{})}
-	srv.SetLogger(log, false, false)
-	srv.Start()
-	if err := awaitNATS(ctx, srv, log); err != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
+	n.srv.SetLogger(log, false, false)
+	n.srv.Start()
+	if err := awaitNATS(ctx, n.srv, log); err != nil {
 		return err
 	}
-	addr, ok := srv.Addr().(*net.TCPAddr)
+	addr, ok := n.srv.Addr().(*net.TCPAddr)
 	if !ok {
-		return fmt.Errorf("unexpected address %v", srv.Addr())
+		return fmt.Errorf("unexpected address %v", n.srv.Addr())
 	}
-	n.srv, n.port = srv, addr.Port
+	n.url = fmt.Sprintf("nats://127.0.0.1:%d", addr.Port)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package localstack_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func TestNATSRestartKeepsPortAndStreamsAndWipeDeletesThem(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.State.Msgs)
 
-	require.NoError(t, n.Wipe())
+	require.NoError(t, n.Wipe(ctx))
 	require.Equal(t, url, n.URL())
 	_, err = jetStream(t, url).Stream(ctx, "S")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
@@ -57,7 +58,7 @@ func TestNATSRestartKeepsPortAndStreamsAndWipeDeletesThem(t *testing.T) {
 
 func TestNATSDownIsOutOfReachUntilRestart(t *testing.T) {
 	n := stacktest.NATS(t)
-	n.Down()
+	require.NoError(t, n.Down())
 	_, err := nats.Connect(n.URL())
 	require.ErrorIs(t, err, nats.ErrNoServers)
 	require.NoError(t, n.Restart(t.Context()))
@@ -65,10 +66,8 @@ func TestNATSDownIsOutOfReachUntilRestart(t *testing.T) {
 }
 
 func TestNATSRefusesWhatDoesNotFitItsStore(t *testing.T) {
-	n, err := localstack.StartNATS(t.Context(), localstack.NATSOptions{Dir: t.TempDir(), MaxStore: 1 << 20})
-	require.NoError(t, err)
-	defer n.Stop()
-	_, err = jetStream(t, n.URL()).CreateStream(deadline(t), jetstream.StreamConfig{Name: "S", MaxBytes: 2 << 20})
+	n := stacktest.NATS(t, func(o *localstack.NATSOptions) { o.MaxStore = 1 << 20 })
+	_, err := jetStream(t, n.URL()).CreateStream(deadline(t), jetstream.StreamConfig{Name: "S", MaxBytes: 2 << 20})
 	require.ErrorContains(t, err, "insufficient storage")
 }
 
@@ -77,6 +76,8 @@ func TestNATSThatCannotStartSaysWhy(t *testing.T) {
 	var port int
 	_, err := fmt.Sscanf(n.URL(), "nats://127.0.0.1:%d", &port)
 	require.NoError(t, err)
-	_, err = localstack.StartNATS(t.Context(), localstack.NATSOptions{Port: port})
+	_, err = localstack.StartNATSProcess(t.Context(), localstack.NATSProcessOptions{Path: os.Args[0], Env: []string{"TEST_RUNS_NATS=1"},
+		NATSOptions: localstack.NATSOptions{Dir: t.TempDir(), Port: port}})
+	require.ErrorContains(t, err, "natsd: start NATS")
 	require.ErrorContains(t, err, "address already in use")
 }

@@ -31,7 +31,7 @@ func deadline(t testing.TB) context.Context {
 }
 
 // connect makes a bus that is closed at the end of the test, before its server stops.
-func connect(t testing.TB, server *localstack.NATS, with ...func(*natsbus.Options)) *natsbus.Bus {
+func connect(t testing.TB, server *localstack.NATSProcess, with ...func(*natsbus.Options)) *natsbus.Bus {
 	opts := natsbus.Options{URL: server.URL(), Name: "test", Log: testLog(t)}
 	for _, change := range with {
 		change(&opts)
@@ -43,7 +43,7 @@ func connect(t testing.TB, server *localstack.NATS, with ...func(*natsbus.Option
 }
 
 // start makes a server and a bus with its streams.
-func start(t testing.TB, with ...func(*natsbus.Options)) (*localstack.NATS, *natsbus.Bus) {
+func start(t testing.TB, with ...func(*natsbus.Options)) (*localstack.NATSProcess, *natsbus.Bus) {
 	server := stacktest.NATS(t)
 	b := connect(t, server, with...)
 	_, err := b.EnsureStreams(deadline(t))
@@ -154,7 +154,7 @@ func TestConnectNamesTheServerWithoutItsPassword(t *testing.T) {
 func TestReadyFollowsTheServer(t *testing.T) {
 	server, b := start(t)
 	require.NoError(t, b.Ready(context.Background()))
-	server.Down()
+	require.NoError(t, server.Down())
 	stacktest.Eventually(t, patience, "not ready", func() bool { return b.Ready(context.Background()) != nil })
 	require.ErrorContains(t, b.Ready(context.Background()), "out of reach")
 	require.NoError(t, server.Restart(deadline(t)))

@@ -138,7 +138,7 @@ func TestPublishThroughARestart(t *testing.T) {
 func TestPublishFailsFastWhenItFailedForAWhile(t *testing.T) {
 	server, b := start(t)
 	p := publisher(t, b, natsbus.PublisherOptions{Trip: 2, Cool: 300 * time.Millisecond, Deadline: 200 * time.Millisecond})
-	server.Down()
+	require.NoError(t, server.Down())
 	stacktest.Eventually(t, patience, "disconnected", func() bool { return !b.NC().IsConnected() })
 	for range 2 {
 		err := p.Publish(context.Background(), []natsbus.Msg{event(0, "a")})[0]
@@ -161,7 +161,7 @@ func TestPublishFailsFastWhenItFailedForAWhile(t *testing.T) {
 func TestPublishEndsWithItsCaller(t *testing.T) {
 	server, b := start(t)
 	p := publisher(t, b, natsbus.PublisherOptions{Trip: 1})
-	server.Down()
+	require.NoError(t, server.Down())
 	for range 3 {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(20*time.Millisecond, cancel)
@@ -224,7 +224,7 @@ func TestOrderedKeepsTheOrderOfEachKey(t *testing.T) {
 func TestOrderedWaitsWhileNATSIsAway(t *testing.T) {
 	server, b := start(t)
 	o := ordered(t, b, natsbus.OrderedOptions{Limit: 3})
-	server.Down()
+	require.NoError(t, server.Down())
 	stacktest.Eventually(t, patience, "disconnected", func() bool { return !b.NC().IsConnected() })
 	for i := range 3 {
 		_, err := o.Send(deadline(t), "a", event(i, fmt.Sprint(i)))
@@ -247,7 +247,7 @@ func TestOrderedGoesOnAfterALostStore(t *testing.T) {
 	watch(t, b)
 	o := ordered(t, b, natsbus.OrderedOptions{})
 	require.NoError(t, o.PublishOrdered(deadline(t), []string{"a", "a"}, []natsbus.Msg{event(0, "0"), event(1, "1")}))
-	require.NoError(t, server.Wipe())
+	require.NoError(t, server.Wipe(deadline(t)))
 	require.NoError(t, o.PublishOrdered(deadline(t), []string{"a", "b"}, []natsbus.Msg{event(2, "2"), event(3, "3")}))
 	require.ElementsMatch(t, []string{"2", "3"}, bodies(t, b, events.StreamEvent))
 }

@@ -236,7 +236,7 @@ func TestRequestFailsClearly(t *testing.T) {
 	require.Contains(t, refusal(t, client.Request(deadline(t), "ax.api.foreign", echo{}, nil)).Message, "418: teapot")
 	require.Error(t, client.Request(deadline(t), "ax.api.silent", func() {}, nil))
 
-	server.Down()
+	require.NoError(t, server.Down())
 	stacktest.Eventually(t, patience, "disconnected", func() bool { return !client.NC().IsConnected() })
 	require.Contains(t, refusal(t, client.Request(deadline(t), "ax.api.silent", echo{}, nil)).Message, "NATS is out of reach")
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -82,10 +81,8 @@ func TestEnsureStreamsLeavesAnotherRetentionAlone(t *testing.T) {
 }
 
 func TestEnsureStreamsSaysWhenThereIsNoRoom(t *testing.T) {
-	cramped, err := localstack.StartNATS(deadline(t), localstack.NATSOptions{Dir: t.TempDir(), MaxStore: 100 << 20})
-	require.NoError(t, err)
-	t.Cleanup(cramped.Stop)
-	_, err = connect(t, cramped).EnsureStreams(deadline(t))
+	cramped := stacktest.NATS(t, func(o *localstack.NATSOptions) { o.MaxStore = 100 << 20 })
+	_, err := connect(t, cramped).EnsureStreams(deadline(t))
 	require.ErrorContains(t, err, "NATS has no room for its 256 MiB")
 
 	small, err := natsbus.Connect(natsbus.Options{URL: cramped.URL(), Sizes: natsbus.Sizes{Submit: 10 << 20, Work: 10 << 20, Event: 10 << 20, Dead: 10 << 20}})
@@ -96,15 +93,8 @@ func TestEnsureStreamsSaysWhenThereIsNoRoom(t *testing.T) {
 }
 
 func TestEnsureStreamsNeedsJetStream(t *testing.T) {
-	plain, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true})
-	require.NoError(t, err)
-	plain.Start()
-	t.Cleanup(func() { plain.Shutdown(); plain.WaitForShutdown() })
-	require.True(t, plain.ReadyForConnections(patience))
-	b, err := natsbus.Connect(natsbus.Options{URL: plain.ClientURL()})
-	require.NoError(t, err)
-	t.Cleanup(b.Close)
-	_, err = b.EnsureStreams(deadline(t))
+	b := connect(t, stacktest.NATS(t, func(o *localstack.NATSOptions) { o.NoJetStream = true }))
+	_, err := b.EnsureStreams(deadline(t))
 	require.ErrorContains(t, err, "start NATS with -js")
 }
 
@@ -112,7 +102,7 @@ func TestWatchStreamsTellsWhatIsAnew(t *testing.T) {
 	local, b := start(t)
 	anew := watch(t, b)
 
-	require.NoError(t, local.Wipe())
+	require.NoError(t, local.Wipe(deadline(t)))
 	stacktest.Eventually(t, patience, "all streams are there again and reported", func() bool { return len(anew()) == 4 })
 	require.ElementsMatch(t, allStreams, anew())
 

@@ -285,7 +285,7 @@ func TestSubmitSurvivesALostStore(t *testing.T) {
 	c := submitConsumer(t, b)
 	publish(t, b, "ax.submit.email", "before")
 	take(t, c, 1, 10)
-	require.NoError(t, server.Wipe())
+	require.NoError(t, server.Wipe(deadline(t)))
 	p := publisher(t, b, natsbus.PublisherOptions{Deadline: patience})
 	require.NoError(t, p.Publish(deadline(t), []natsbus.Msg{{Subject: "ax.submit.email", Data: []byte("after")}})[0],
 		"the consumer made the stream again")

@@ -224,7 +224,7 @@ func TestWatermillSurvivesRestartDeletionAndLoss(t *testing.T) {
 	send(20, 40)
 	require.NoError(t, b.JS().DeleteConsumer(deadline(t), events.StreamEvent, "audit-ax_event_any_running"))
 	send(40, 60)
-	require.NoError(t, server.Wipe())
+	require.NoError(t, server.Wipe(deadline(t)))
 	send(60, 80)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -180,17 +181,17 @@ func TestLanePassesOnWhatIsNotTaken(t *testing.T) {
 }
 
 func TestLaneSurvives(t *testing.T) {
-	for name, disturb := range map[string]func(t *testing.T, wipe func() error, restart func(context.Context) error, b *natsbus.Bus){
-		"restart": func(t *testing.T, _ func() error, restart func(context.Context) error, _ *natsbus.Bus) {
-			require.NoError(t, restart(deadline(t)))
+	for name, disturb := range map[string]func(*testing.T, *localstack.NATSProcess, *natsbus.Bus){
+		"restart": func(t *testing.T, server *localstack.NATSProcess, _ *natsbus.Bus) {
+			require.NoError(t, server.Restart(deadline(t)))
 		},
-		"lost store": func(t *testing.T, wipe func() error, _ func(context.Context) error, _ *natsbus.Bus) {
-			require.NoError(t, wipe())
+		"lost store": func(t *testing.T, server *localstack.NATSProcess, _ *natsbus.Bus) {
+			require.NoError(t, server.Wipe(deadline(t)))
 		},
-		"deleted consumer": func(t *testing.T, _ func() error, _ func(context.Context) error, b *natsbus.Bus) {
+		"deleted consumer": func(t *testing.T, _ *localstack.NATSProcess, b *natsbus.Bus) {
 			require.NoError(t, b.JS().DeleteConsumer(deadline(t), events.StreamWork, events.WorkConsumer("email", "stable", "high")))
 		},
-		"deleted stream": func(t *testing.T, _ func() error, _ func(context.Context) error, b *natsbus.Bus) {
+		"deleted stream": func(t *testing.T, _ *localstack.NATSProcess, b *natsbus.Bus) {
 			require.NoError(t, b.JS().DeleteStream(deadline(t), events.StreamWork))
 		},
 	} {
@@ -201,7 +202,7 @@ func TestLaneSurvives(t *testing.T) {
 			listening.Listen()
 			require.Empty(t, fetch(t, polling, 1))
 			stacktest.Eventually(t, patience, "the consumer is there", func() bool { return laneInfo(t, b, "high").Exists })
-			disturb(t, server.Wipe, server.Restart, b)
+			disturb(t, server, b)
 
 			// Both find their way back by themselves; the listening one without being asked again.
 			stacktest.Eventually(t, patience, "the streams are there", func() bool {

@@ -2,14 +2,11 @@ package client
 
 import (
 	"context"
-	"net/url"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/internal/task"
@@ -91,22 +88,14 @@ func TestWaitBeginsBeforeTheSystemAnswers(t *testing.T) {
 
 // NATS may go away between the first look and the beginning of listening.
 func TestListeningBeginsWithoutAConnection(t *testing.T) {
-	dir := t.TempDir()
-	n, err := localstack.StartNATS(t.Context(), localstack.NATSOptions{Dir: dir})
-	require.NoError(t, err)
+	n := stacktest.NATS(t)
 	c := connect(t, n.URL())
-	n.Stop()
+	require.NoError(t, n.Down())
 	stacktest.Eventually(t, 10*time.Second, "disconnected", func() bool { return !c.bus.NC().IsConnected() })
 	told, stop, err := c.ends.listen("email", "a")
 	require.NoError(t, err)
 	defer stop()
-	at, err := url.Parse(n.URL())
-	require.NoError(t, err)
-	port, err := strconv.Atoi(at.Port())
-	require.NoError(t, err)
-	n, err = localstack.StartNATS(t.Context(), localstack.NATSOptions{Dir: dir, Port: port})
-	require.NoError(t, err)
-	defer n.Stop()
+	require.NoError(t, n.Restart(t.Context()))
 	stacktest.Eventually(t, 10*time.Second, "connected", func() bool { return c.bus.NC().IsConnected() })
 	require.NoError(t, c.bus.NC().Publish(events.SubjectEvent("email", "success"), []byte(`{"id":"a","type":"email","seq":3,"state":"success","reason":"succeeded"}`)))
 	select {

@@ -24,7 +24,7 @@ const patience = 30 * time.Second
 // feed is a stream of events under test: it publishes, and collects what a subscription hands over.
 type feed struct {
 	t    *testing.T
-	nats *localstack.NATS
+	nats *localstack.NATSProcess
 	nc   *nats.Conn
 	js   jetstream.JetStream
 
@@ -276,7 +276,7 @@ func TestSubscribeSurvivesLossOfTheStore(t *testing.T) {
 		f.publish("a", seq+1)
 	}
 	f.await("a", 1, 2, 3, 4, 5)
-	require.NoError(t, f.nats.Wipe())
+	require.NoError(t, f.nats.Wipe(f.context()))
 	stacktest.Eventually(t, patience, "the client is back", f.nc.IsConnected)
 	f.createStream()
 	// The notifier publishes the last hour again, so sequences of the new stream stand for other events.

@@ -16,7 +16,7 @@ import (
 func TestWorkGoesOnWithoutNATSInOrderOfPriority(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	r := newRig(t)
-	r.nats.Down()
+	require.NoError(t, r.nats.Down())
 	w := r.worker(func(o *Options) { o.Slots = 1 })
 	var mu sync.Mutex
 	var order []string
@@ -60,7 +60,7 @@ func TestWorkGoesOnWithoutNATSInOrderOfPriority(t *testing.T) {
 func TestSearchGoesThroughADeepBacklog(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	r := newRig(t)
-	r.nats.Down()
+	require.NoError(t, r.nats.Down())
 	w := r.worker(func(o *Options) { o.Slots = 50 })
 	HandleFunc(w, "email", func(context.Context, Task) (any, error) { return nil, nil })
 	old := r.insert("email", 100, func(k *task.Task) { k.ScheduledAt = time.Now().Add(-24 * time.Hour) })
@@ -78,7 +78,7 @@ func TestWorkGoesOnWhenNATSIsWiped(t *testing.T) {
 	HandleFunc(w, "email", func(context.Context, Task) (any, error) { return nil, nil })
 	r.run(w)
 	r.awaitState(r.submit("email", 1)[0].ID, task.Success)
-	require.NoError(t, r.nats.Wipe())
+	require.NoError(t, r.nats.Wipe(t.Context()))
 	lost := r.insert("email", 1)[0] // nobody signals it
 	r.awaitState(lost.ID, task.Success)
 	stacktest.Eventually(t, patience, "lanes are made again", func() bool {

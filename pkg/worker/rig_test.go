@@ -37,7 +37,7 @@ const patience = 30 * time.Second
 type rig struct {
 	testing.TB
 	store *mongostore.Store
-	nats  *localstack.NATS
+	nats  *localstack.NATSProcess
 	bus   *natsbus.Bus
 	db    string
 	log   *slog.Logger

@@ -2,9 +2,7 @@ package main
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -126,7 +124,7 @@ func TestSignalsThatAreWipedAreSentAgain(t *testing.T) {
 	i.awaitLeading()
 	r.insert(300, func(i int, tk *task.Task) { tk.Priority = i % 10 })
 	stacktest.Eventually(t, 20*time.Second, "the lanes are full", func() bool { return i.metric("ax_dispatcher_in_flight_tasks") >= 3*64 })
-	require.NoError(t, r.nats.Wipe())
+	require.NoError(t, r.nats.Wipe(t.Context()))
 	began := time.Now()
 	f := r.workers(10)
 	f.await(300, 30*time.Second)
@@ -137,19 +135,13 @@ func TestNATSIsAwayForAWhile(t *testing.T) {
 	r := newRig(t)
 	i := r.dispatcher()
 	i.awaitLeading()
-	address, err := url.Parse(r.nats.URL())
-	require.NoError(t, err)
-	port, err := strconv.Atoi(address.Port())
-	require.NoError(t, err)
-	r.nats.Stop()
+	require.NoError(t, r.nats.Down())
 	r.insert(500, func(i int, tk *task.Task) { tk.Priority = i % 10 })
 	stacktest.Eventually(t, 30*time.Second, "it is not ready", func() bool {
 		code, body := i.get("/readyz")
 		return code == http.StatusServiceUnavailable && i.metric("ax_dispatcher_publish_failures_total") > 0 && body != ""
 	})
-	again, err := localstack.StartNATS(t.Context(), localstack.NATSOptions{Dir: t.TempDir(), Port: port})
-	require.NoError(t, err)
-	t.Cleanup(again.Stop)
+	require.NoError(t, r.nats.Wipe(t.Context())) // it comes back empty
 	f := r.workers(10)
 	f.await(500, 60*time.Second)
 	stacktest.Eventually(t, 30*time.Second, "it is ready again", func() bool {

@@ -35,7 +35,7 @@ type rig struct {
 	config Config
 	db     *mongostore.Store
 	bus    *natsbus.Bus
-	nats   *localstack.NATS
+	nats   *localstack.NATSProcess
 	number atomic.Int64
 }
 

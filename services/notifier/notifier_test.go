@@ -121,7 +121,7 @@ func TestLostEventStreamIsFilledAgain(t *testing.T) {
 	tape.awaitAll(patience, append(ids, pending...)...)
 	stop()
 
-	require.NoError(t, r.nats.Wipe())
+	require.NoError(t, r.nats.Wipe(t.Context()))
 	more := r.submit("after", 300)
 	r.live(more)
 	stacktest.Eventually(t, patience, "the stream is there again", func() bool {
@@ -146,7 +146,7 @@ func TestNATSOutOfReachKeepsThePlace(t *testing.T) {
 	tape.awaitAll(patience, ids...)
 	stop()
 
-	r.nats.Down()
+	require.NoError(t, r.nats.Down())
 	stacktest.Eventually(t, patience, "it says that it is not ready", func() bool { return !stacktest.Ready(t, s) })
 	more := r.submit("meanwhile", 600)
 	parts(more, r.live)
@@ -163,7 +163,7 @@ func TestWaitsForWhatIsNotThereYet(t *testing.T) {
 	r := newRigOn(t, mongo.URI(), "ax")
 	ids := r.submit("early", 50)
 	r.live(ids)
-	r.nats.Down()
+	require.NoError(t, r.nats.Down())
 	require.NoError(t, mongo.Kill())
 	s := stacktest.StartService(t, service, r.env...)
 	stacktest.Eventually(t, patience, "it says that it waits for the database", func() bool {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -28,7 +29,7 @@ type rig struct {
 	env  []string
 	db   *mongostore.Store
 	bus  *natsbus.Bus
-	nats *localstack.NATS
+	nats *localstack.NATSProcess
 }
 
 func newRig(t *testing.T) *rig {
@@ -230,20 +231,30 @@ func (tp *tape) repeats() int {
 	return len(tp.ids) - len(tp.bodies)
 }
 
-// requireDeadLetters asserts that exactly those of the tasks have one that failed and wanted one, with every attempt's error.
+// requireDeadLetters asserts that exactly those of the tasks have one that failed and wanted one, with every attempt's error. A
+// dead letter is written after the events of its batch are published.
 func (r *rig) requireDeadLetters(ids ...string) {
 	r.t.Helper()
+	var without []string
 	for _, id := range ids {
 		t, err := r.db.Get(r.t.Context(), id)
 		require.NoError(r.t, err)
-		d, err := r.db.DeadLetter(r.t.Context(), id)
 		if t.State != task.Failed || t.OnExhausted == task.Ignore {
-			require.ErrorIs(r.t, err, task.ErrNotFound, id)
+			without = append(without, id)
 			continue
 		}
+		var d task.DeadTask
+		stacktest.Eventually(r.t, patience, id+" has a dead letter", func() bool {
+			d, err = r.db.DeadLetter(r.t.Context(), id)
+			return !errors.Is(err, task.ErrNotFound)
+		})
 		require.NoError(r.t, err, id)
 		require.Equal(r.t, t.History[len(t.History)-1].Reason, d.Reason)
 		require.Len(r.t, d.Errors, t.Failures)
 		require.Equal(r.t, t.LastError, d.LastError)
+	}
+	for _, id := range without {
+		_, err := r.db.DeadLetter(r.t.Context(), id)
+		require.ErrorIs(r.t, err, task.ErrNotFound, id)
 	}
 }

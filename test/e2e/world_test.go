@@ -80,7 +80,8 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	var err error
-	w.nats, err = localstack.StartNATSProcess(ctx, localstack.ServicePath(bin, "natsd"), filepath.Join(w.dir, "nats"))
+	w.nats, err = localstack.StartNATSProcess(ctx, localstack.NATSProcessOptions{Path: localstack.ServicePath(bin, "natsd"),
+		NATSOptions: localstack.NATSOptions{Dir: filepath.Join(w.dir, "nats")}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.nats.Kill()) })
 	var envOf map[string][]string

@@ -50,11 +50,15 @@ func StartService(t testing.TB, name string, env ...string) *localstack.Service 
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = s.Signal(syscall.SIGCONT) // one that the test has paused would not end
-		stopped := s.Stop(20 * time.Second)
-		if t.Failed() {
+		untouched := s.Running()
+		err := s.Stop(20 * time.Second)
+		if err == nil && untouched {
+			err = s.ExitError()
+		}
+		if err != nil || t.Failed() {
 			t.Logf("output of the %s:\n%s", name, s.Output())
 		}
-		require.NoError(t, stopped)
+		require.NoError(t, err, "the %s stops in order, and without a data race", name)
 	})
 	return s
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -110,14 +111,31 @@ func databaseName(test string, pid int, n int64) string {
 	return fmt.Sprintf("axtest_%d_%d_%s", pid, n, short)
 }
 
-// NATS starts a server for this test alone and stops it in Cleanup.
-func NATS(t testing.TB) *localstack.NATS {
+// runsNATS, set for a copy of the test binary, makes it a NATS server.
+const runsNATS = "TEST_RUNS_NATS"
+
+// Before any TestMain, which may have more to do than to call Main.
+func init() {
+	if os.Getenv(runsNATS) != "" {
+		os.Exit(localstack.NATSMain(os.Args[1:]))
+	}
+}
+
+// NATS starts a server for this test alone, as a process, and kills it in Cleanup. The library that it is made of has data races
+// of its own, most of all when it stops: in a process of its own, whose reports are set aside, they fail no test of ax.
+func NATS(t testing.TB, change ...func(*localstack.NATSOptions)) *localstack.NATSProcess {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	n, err := localstack.StartNATS(ctx, localstack.NATSOptions{Dir: t.TempDir()})
+	dir := t.TempDir()
+	opts := localstack.NATSProcessOptions{Path: os.Args[0], NATSOptions: localstack.NATSOptions{Dir: dir},
+		Env: []string{runsNATS + "=1", "GORACE=exitcode=0 atexit_sleep_ms=0 log_path=" + filepath.Join(dir, "races")}}
+	for _, c := range change {
+		c(&opts.NATSOptions)
+	}
+	n, err := localstack.StartNATSProcess(ctx, opts)
 	require.NoError(t, err)
-	t.Cleanup(n.Stop)
+	t.Cleanup(func() { require.NoError(t, n.Kill()) })
 	return n
 }
 

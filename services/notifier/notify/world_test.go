@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,7 +241,7 @@ func (s *stream) Token() []byte {
 func (s *stream) Close() {}
 
 func (w *world) EachLive(_ context.Context, visit func([]*task.Task) error) error {
-	live, err := w.find("read live tasks", len(w.tasks), func(t *task.Task) bool { return !t.State.Terminal() },
+	live, err := w.find("read live tasks", math.MaxInt, func(t *task.Task) bool { return !t.State.Terminal() },
 		func(a, b *task.Task) int { return strings.Compare(a.ID, b.ID) })
 	for batch := range slices.Chunk(live, 100) {
 		err = errors.Join(err, visit(batch))

@@ -30,7 +30,7 @@ const patience = time.Minute
 // stack is a real NATS and a real database, without a submitter yet.
 type stack struct {
 	t     *testing.T
-	nats  *localstack.NATS
+	nats  *localstack.NATSProcess
 	store *mongostore.Store
 	bus   *natsbus.Bus // of the test itself: what a client would use
 }
