@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -15,11 +17,13 @@ import (
 
 // ServiceOptions says which program of ax is run as a process of its own, and how.
 type ServiceOptions struct {
-	Name string    // shown in errors, such as "submitter"
-	Path string    // of the program
-	Args []string  // none for a service
-	Env  []string  // "AX_...=..." beside the environment of this process; AX_HTTP_ADDR is set to a free port unless given
-	Log  io.Writer // receives all output as it comes; nil: only the newest is kept, for error messages
+	Name string   // shown in errors, such as "submitter"
+	Path string   // of the program
+	Args []string // none for a service
+	Env  []string // "AX_...=..." beside the environment of this process; AX_HTTP_ADDR is set to a free port unless given
+	// EnvOnly gives the program Env and nothing else, as a container does.
+	EnvOnly bool
+	Log     io.Writer // receives all output as it comes; nil: only the newest is kept, for error messages
 }
 
 // Service is a running program of ax that serves /readyz, as an operator would run it.
@@ -40,22 +44,34 @@ func (s *Service) Start(ctx context.Context) error {
 	if s.child != nil && s.child.running() {
 		return fmt.Errorf("start %s: it runs already", s.opts.Name)
 	}
-	env := append(withoutAX(), "AX_HTTP_ADDR=127.0.0.1:0", "AX_LOG_FORMAT=text")
-	c, err := startProcess(s.opts.Name, append([]string{s.opts.Path}, s.opts.Args...), append(env, s.opts.Env...), s.opts.Log)
+	env := s.opts.Env
+	if !s.opts.EnvOnly {
+		env = append(append(withoutAX(), "AX_HTTP_ADDR=127.0.0.1:0", "AX_LOG_FORMAT=text"), env...)
+	}
+	c, err := startProcess(s.opts.Name, append([]string{s.opts.Path}, s.opts.Args...), env, s.opts.Log)
 	if err != nil {
 		return err
 	}
 	s.child = c
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	line, err := c.waitOutput(ctx, func(line string) bool { return strings.Contains(line, " http=") })
+	line, err := c.waitOutput(ctx, servedAt.MatchString)
 	if err != nil {
 		return err
 	}
-	_, rest, _ := strings.Cut(line, " http=")
-	s.addr, _, _ = strings.Cut(rest, " ")
+	host, port, err := net.SplitHostPort(servedAt.FindStringSubmatch(line)[1])
+	if err != nil {
+		return fmt.Errorf("start %s: %w", s.opts.Name, err)
+	}
+	if net.ParseIP(host).IsUnspecified() { // it listens on all addresses, this one too
+		host = "127.0.0.1"
+	}
+	s.addr = net.JoinHostPort(host, port)
 	return nil
 }
+
+// servedAt finds the address of the health page in a log line, text or JSON.
+var servedAt = regexp.MustCompile(`\bhttp(?:=|":")([^" ]+)`)
 
 // withoutAX is the environment of this process less its own AX_ variables, which are not meant for the program.
 func withoutAX() []string {
