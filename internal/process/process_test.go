@@ -373,3 +373,22 @@ func TestLogLines(t *testing.T) {
 	require.WithinDuration(t, Wall(), line.Time, time.Minute, "the log follows the wall clock")
 	require.True(t, line.G.Time.Equal(time.Unix(0, 0)), "other times are left alone")
 }
+
+func TestALogLineHasOneComponent(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		var out lines
+		log := newLogger(&out, "notifier", Common{LogFormat: format})
+		log.With("lock", "a").With("component", "lead", "epoch", 1).Info("leading", "took", "2s")
+		log.With("component", "notify").With("component", "tail").WithGroup("g").With("component", "other").Info("in a group")
+		log.Info("itself")
+		got := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, got, 3)
+		want := []string{`msg=leading component=notifier/lead lock=a epoch=1 took=2s`, `component=notifier/notify/tail g.component=other`, `component=notifier`}
+		if format == "json" {
+			want = []string{`"component":"notifier/lead","lock":"a","epoch":1,"took":"2s"}`, `"component":"notifier/notify/tail","g":{"component":"other"}}`, `"component":"notifier"}`}
+		}
+		for i, line := range got {
+			require.True(t, strings.HasSuffix(line, want[i]), line)
+		}
+	}
+}
