@@ -28,7 +28,7 @@ type noop struct {
 // runWorker runs a worker whose handler does nothing but note when it began. The ledger is written by a loop beside the handlers,
 // so that its file does not slow what is measured.
 func runWorker(ctx context.Context) error {
-	var common process.Common
+	var common process.WithNATS
 	if err := process.Load("worker", &common); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func runWorker(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", envSlots, err)
 	}
-	return process.Run(ctx, "worker", common, func(_ context.Context, p *process.Process) error {
+	return process.Run(ctx, "worker", common.Common, func(_ context.Context, p *process.Process) error {
 		book, err := ledger.Open(os.Getenv(envLedger), "bench")
 		if err != nil {
 			return err

@@ -54,15 +54,18 @@ func configuration(ctx context.Context, root, _ string) (string, error) {
 	b.WriteString(configurationHead)
 	own := map[string][]process.Variable{}
 	var shared []process.Variable
+	readers := map[string][]string{} // of the shared ones
 	for _, name := range localstack.ServiceNames {
 		all, err := variables(ctx, root, name)
 		if err != nil {
 			return "", err
 		}
-		shared = shared[:0]
 		for _, v := range all {
 			if v.Shared {
-				shared = append(shared, v)
+				if readers[v.Name] == nil {
+					shared = append(shared, v)
+				}
+				readers[v.Name] = append(readers[v.Name], name)
 			} else {
 				own[name] = append(own[name], v)
 			}
@@ -76,6 +79,9 @@ func configuration(ctx context.Context, root, _ string) (string, error) {
 		if shared[i].Name == "AX_HTTP_ADDR" {
 			shared[i].Default = "" // each has its own, told below
 			shared[i].Description += "; the default differs by service, see below"
+		}
+		if by := readers[shared[i].Name]; len(by) < len(localstack.ServiceNames) {
+			shared[i].Description += "; read by " + strings.Join(by, ", ") + " only"
 		}
 	}
 	table(&b, shared)

@@ -35,11 +35,11 @@ type invocation struct {
 var errPlanned = errors.New("this attempt fails by plan")
 
 func runWorker(ctx context.Context) error {
-	var common process.Common
+	var common process.WithNATS
 	if err := process.Load("worker", &common); err != nil {
 		return err
 	}
-	return process.Run(ctx, "worker", common, func(_ context.Context, p *process.Process) error {
+	return process.Run(ctx, "worker", common.Common, func(_ context.Context, p *process.Process) error {
 		book, err := ledger.Open(os.Getenv(envLedger), os.Getenv(envName))
 		if err != nil {
 			return err

@@ -4,6 +4,8 @@ package connect
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/mongostore"
@@ -14,12 +16,33 @@ import (
 // setUpTimeout bounds one try to create indexes or streams. Indexes on a large collection take long to build.
 const setUpTimeout = 5 * time.Minute
 
+// Check refuses addresses of the database and of NATS that can never work: they are mistakes in the configuration and not
+// something to wait for.
+func Check(c process.WithNATS) error {
+	err := CheckStore(c.Common)
+	if bus := natsbus.CheckURL(c.NATSURL); bus != nil {
+		err = errors.Join(err, fmt.Errorf("AX_NATS_URL is not allowed: %w", bus))
+	}
+	return err
+}
+
+// CheckStore is [Check] for a service that does without NATS.
+func CheckStore(c process.Common) error {
+	if err := mongostore.CheckURI(c.MongoURI); err != nil {
+		return fmt.Errorf("AX_MONGO_URI is not allowed: %w", err)
+	}
+	return nil
+}
+
 // Store opens the database, trying until it answers or ctx ends, and creates missing indexes.
 func Store(ctx context.Context, p *process.Process, service string, c process.Common) (*mongostore.Store, error) {
 	var store *mongostore.Store
 	err := p.Retry(ctx, "database", func(ctx context.Context) (err error) {
 		store, err = mongostore.Open(ctx, mongostore.Options{URI: c.MongoURI, Database: c.Database, AppName: "ax-" + service, Log: p.Log})
-		return err
+		if err != nil {
+			return fmt.Errorf("%w; start MongoDB there, or set AX_MONGO_URI", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -36,7 +59,7 @@ func Store(ctx context.Context, p *process.Process, service string, c process.Co
 
 // Bus connects to NATS, trying until it answers or ctx ends, creates missing streams, and goes on making them again when
 // they get lost while the process runs.
-func Bus(ctx context.Context, p *process.Process, service string, c process.Common) (*natsbus.Bus, error) {
+func Bus(ctx context.Context, p *process.Process, service string, c process.WithNATS) (*natsbus.Bus, error) {
 	var bus *natsbus.Bus
 	err := p.Retry(ctx, "NATS", func(context.Context) (err error) {
 		bus, err = natsbus.Connect(natsbus.Options{URL: c.NATSURL, Name: "ax-" + service, Log: p.Log, Registry: p.Registry})

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"regexp"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -110,10 +113,42 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// CheckURI tells whether a connection string can work at all, without asking any database; its error shows no secret. What
+// mongodb+srv asks the name service is not judged: it may answer later.
+func CheckURI(uri string) error {
+	_, err := clientOptions(Options{URI: uri}, 1, 0)
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return nil
+	}
+	return err
+}
+
+// uriError is what the driver says of a connection string, without what it quotes of its first part: a password that is not
+// escaped may be taken for a host or a port.
+type uriError struct {
+	uri string
+	err error
+}
+
+var quoted = regexp.MustCompile(`"[^"]*"`)
+
+func (e *uriError) Error() string {
+	_, secret, _ := strings.Cut(e.uri, "://")
+	secret, _, _ = strings.Cut(secret, "?")
+	return quoted.ReplaceAllStringFunc(e.err.Error(), func(q string) string {
+		if said := strings.Trim(q, `"`); said != "" && strings.Contains(secret, said) {
+			return `"***"`
+		}
+		return q
+	})
+}
+
+func (e *uriError) Unwrap() error { return e.err }
+
 func clientOptions(o Options, pool uint64, timeout time.Duration) (*options.ClientOptions, error) {
 	opts := options.Client().ApplyURI(o.URI)
 	if err := opts.Validate(); err != nil {
-		return nil, err
+		return nil, &uriError{uri: o.URI, err: err}
 	}
 	if opts.ReadPreference != nil && opts.ReadPreference.Mode() != readpref.PrimaryMode {
 		return nil, fmt.Errorf("readPreference %s in the connection string: ax decides by what it reads, so give primary or leave it out",

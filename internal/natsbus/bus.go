@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -92,6 +93,23 @@ func Connect(opts Options) (*Bus, error) {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
 	return b, nil
+}
+
+// CheckURL tells whether an address can work at all: one or more of the form nats://host:port, separated by commas. Its error
+// holds nothing of the address, which may be a secret.
+func CheckURL(urls string) error {
+	parts := strings.Split(urls, ",")
+	for i, part := range parts {
+		part = strings.TrimSpace(part)
+		if !strings.Contains(part, "://") {
+			part = "nats://" + part
+		}
+		u, err := url.Parse(part)
+		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return fmt.Errorf("address %d of %d is not of the form nats://host:port", i+1, len(parts))
+		}
+	}
+	return nil
 }
 
 // redact leaves user names and passwords out of URLs.

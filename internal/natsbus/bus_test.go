@@ -151,6 +151,18 @@ func TestConnectNamesTheServerWithoutItsPassword(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
+func TestAddressesThatCanNeverWork(t *testing.T) {
+	for _, good := range []string{"nats://h:4222", "h:4222", "h", "nats://u:hush@a:1, tls://b:2", "ws://h", "nats://[::1]:4222"} {
+		require.NoError(t, natsbus.CheckURL(good), good)
+	}
+	for _, bad := range []string{"", "nats://", "nats://h:port", "http://h", "mongodb://h", "nats://a,,nats://b", "nats://u:hush", "nats://u:hush%zz@h"} {
+		err := natsbus.CheckURL(bad)
+		require.ErrorContains(t, err, "is not of the form nats://host:port", bad)
+		require.NotContains(t, err.Error(), "hush", "a password is not shown")
+	}
+	require.EqualError(t, natsbus.CheckURL("nats://a,nats://"), "address 2 of 2 is not of the form nats://host:port")
+}
+
 func TestReadyFollowsTheServer(t *testing.T) {
 	server, b := start(t)
 	require.NoError(t, b.Ready(context.Background()))

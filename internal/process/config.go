@@ -10,7 +10,6 @@ import (
 type Common struct {
 	MongoURI        string        `envconfig:"MONGO_URI" required:"true" secret:"true" desc:"connection string of MongoDB 7.0 or later; a replica set, for change streams and transactions"`
 	Database        string        `envconfig:"MONGO_DB" default:"ax" desc:"name of the database"`
-	NATSURL         string        `envconfig:"NATS_URL" required:"true" secret:"true" desc:"address of NATS 2.11 or later with JetStream; several are separated by commas"`
 	HTTPAddr        string        `envconfig:"HTTP_ADDR" desc:"address that serves /healthz, /readyz and /metrics; port 0 takes a free one"`
 	LogFormat       string        `envconfig:"LOG_FORMAT" default:"text" oneof:"text,json" desc:"form of the log lines on standard error"`
 	LogLevel        string        `envconfig:"LOG_LEVEL" default:"info" oneof:"debug,info,warn,error" desc:"least severe level that is logged"`
@@ -18,7 +17,13 @@ type Common struct {
 	TestClockOffset time.Duration `envconfig:"TEST_CLOCK_OFFSET" default:"0s" min:"-87600h" max:"87600h" desc:"for tests: shifts this process's wall clock, and must change nothing but the times in its logs"`
 }
 
-// Config is a pointer to a struct that embeds Common.
+// WithNATS is the configuration of a service that needs NATS beside the database.
+type WithNATS struct {
+	Common
+	NATSURL string `envconfig:"NATS_URL" required:"true" secret:"true" desc:"address of NATS 2.11 or later with JetStream; several are separated by commas"`
+}
+
+// Config is a pointer to a struct that embeds Common, or WithNATS.
 type Config interface{ common() *Common }
 
 func (c *Common) common() *Common { return c }
@@ -66,7 +71,8 @@ func (e *ConfigError) Error() string {
 // given.
 //
 // A variable that begins with AX_ and means nothing to this service is refused, because a misspelt setting that is
-// ignored is found too late. What makes sense alone but not together is refused by the method Check() error that spec may have.
+// ignored is found too late. What can be told only by looking closer, or at several variables together, is refused by the method
+// Check() error that spec may have; each of the errors that it joins is one problem.
 // Variables of other services (AX_REAPER_..., say) may be there and are passed over. The error
 // is a *ConfigError with all problems at once.
 func Load(service string, spec any) error {
@@ -85,13 +91,24 @@ func Load(service string, spec any) error {
 	}
 	if c, ok := spec.(interface{ Check() error }); ok && len(problems) == 0 {
 		if err := c.Check(); err != nil {
-			problems = append(problems, err.Error())
+			problems = append(problems, each(err)...)
 		}
 	}
 	if len(problems) > 0 {
 		return &ConfigError{Service: service, Problems: problems}
 	}
 	return nil
+}
+
+// each takes joined errors apart.
+func each(err error) (sentences []string) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			sentences = append(sentences, each(one)...)
+		}
+		return sentences
+	}
+	return []string{err.Error()}
 }
 
 func defaultHTTPAddr(service string) string {

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -10,7 +12,7 @@ import (
 )
 
 type reaperConfig struct {
-	Common
+	WithNATS
 	Sweep  time.Duration `envconfig:"REAPER_SWEEP" default:"5s" min:"100ms" max:"1m" desc:"time between sweeps"`
 	Batch  int           `envconfig:"REAPER_BATCH" default:"500" max:"5000" desc:"tasks revived at once"`
 	Keep   time.Duration `envconfig:"REAPER_KEEP" default:"720h" desc:"how long finished tasks stay"`
@@ -39,17 +41,17 @@ func TestLoadReadsTheEnvironmentAndTheDefaults(t *testing.T) {
 	var c reaperConfig
 	require.NoError(t, Load("reaper", &c))
 	require.Equal(t, reaperConfig{
-		Common: Common{
-			MongoURI: "mongodb://db", Database: "ax", NATSURL: "nats://bus", HTTPAddr: "127.0.0.1:7803",
+		WithNATS: WithNATS{NATSURL: "nats://bus", Common: Common{
+			MongoURI: "mongodb://db", Database: "ax", HTTPAddr: "127.0.0.1:7803",
 			LogFormat: "text", LogLevel: "info", StopTimeout: 10 * time.Second,
-		},
+		}},
 		Sweep: 250 * time.Millisecond, Batch: 500, Keep: 720 * time.Hour, Share: 0, DryRun: true, Types: []string{"email", "report"},
 	}, c)
 }
 
 func TestLoadKeepsAnAddressTheServiceChose(t *testing.T) {
 	cleanEnv(t, "AX_MONGO_URI", "mongodb://db", "AX_NATS_URL", "nats://bus")
-	c := reaperConfig{Common: Common{HTTPAddr: "127.0.0.1:1"}}
+	c := reaperConfig{WithNATS: WithNATS{Common: Common{HTTPAddr: "127.0.0.1:1"}}}
 	require.NoError(t, Load("reaper", &c))
 	require.Equal(t, "127.0.0.1:1", c.HTTPAddr)
 	t.Setenv("AX_HTTP_ADDR", "127.0.0.1:2")
@@ -105,6 +107,21 @@ func TestLoadReportsAllProblemsAtOnce(t *testing.T) {
 	_, set := os.LookupEnv("AX_MONGO_URI")
 	require.False(t, set, "the environment is as before")
 	require.Equal(t, "30", os.Getenv("AX_REAPER_SWEEP"))
+}
+
+// checked finds two faults by looking closer.
+type checked struct{ Common }
+
+func (*checked) Check() error {
+	return errors.Join(errors.New("AX_MONGO_URI is wrong"), fmt.Errorf("AX_MONGO_DB: %w", errors.New("is wrong too")))
+}
+
+func TestLoadReportsEachProblemThatACheckFinds(t *testing.T) {
+	cleanEnv(t, "AX_MONGO_URI", "mongodb://db", "AX_NATS_URL", "nats://bus") // the bus is another's, and known
+	err := Load("reaper", &checked{})
+	require.EqualError(t, err, `2 problems in the configuration of the reaper:
+  - AX_MONGO_URI is wrong
+  - AX_MONGO_DB: is wrong too`)
 }
 
 func TestLoadPassesOverWhatIsNotMeantForIt(t *testing.T) {
@@ -190,7 +207,7 @@ func TestVariablesDescribeTheSpec(t *testing.T) {
 		Name: "AX_MONGO_URI", Range: "a text", Required: true, Secret: true, Shared: true,
 		Description: "connection string of MongoDB 7.0 or later; a replica set, for change streams and transactions",
 	}, vars[0])
-	require.Equal(t, "127.0.0.1:7803", vars[3].Default, "the address is the service's own")
+	require.Equal(t, "127.0.0.1:7803", vars[2].Default, "the address is the service's own")
 	require.Equal(t, Variable{
 		Name: "AX_REAPER_SWEEP", Default: "5s", Description: "time between sweeps",
 		Range: "a duration with a unit (such as 500ms, 30s or 5m) from 100ms to 1m",

@@ -17,7 +17,7 @@ type Variable struct {
 	Description string `json:"description"`
 	Required    bool   `json:"required,omitempty"`
 	Secret      bool   `json:"secret,omitempty"` // the value is never shown
-	Shared      bool   `json:"shared,omitempty"` // of Common: every service reads it
+	Shared      bool   `json:"shared,omitempty"` // of Common or WithNATS: it means the same to every service
 }
 
 // Variables lists the variables of a service's configuration in the order of its fields; spec is a pointer to the
@@ -50,14 +50,15 @@ type number struct {
 
 var (
 	durationType = reflect.TypeFor[time.Duration]()
-	commonType   = reflect.TypeFor[Common]()
 )
 
-// sharedNames are the variables of Common.
+// sharedNames are the variables of Common and WithNATS.
 var sharedNames = func() map[string]bool {
 	names := map[string]bool{}
-	for i := range commonType.NumField() {
-		names[prefix+"_"+commonType.Field(i).Tag.Get("envconfig")] = true
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[WithNATS]()) {
+		if !f.Anonymous {
+			names[prefix+"_"+f.Tag.Get("envconfig")] = true
+		}
 	}
 	return names
 }()

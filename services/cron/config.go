@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/ax-scheduler/ax/internal/connect"
 	"github.com/ax-scheduler/ax/internal/process"
 )
 
@@ -13,3 +14,6 @@ type Config struct {
 	Batch   int           `envconfig:"CRON_BATCH" default:"500" min:"1" max:"1000" desc:"schedules held in memory and fired at once"`
 	LockTTL time.Duration `envconfig:"CRON_LOCK_TTL" default:"10s" min:"1s" max:"5m" desc:"how long the leader's lock outlives its last renewal, which is how long a killed leader is missed"`
 }
+
+// Check refuses an address that can never work.
+func (c *Config) Check() error { return connect.CheckStore(c.Common) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
+	"github.com/ax-scheduler/ax/internal/process"
 	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/services/dispatcher/dispatch"
 )
@@ -213,7 +214,8 @@ func TestWithoutChangeStreams(t *testing.T) {
 }
 
 func TestConfigurationIsRefused(t *testing.T) {
-	c := Config{Horizon: time.Second, Sweep: time.Second}
+	c := Config{Horizon: time.Second, Sweep: time.Second,
+		WithNATS: process.WithNATS{NATSURL: "nats://h", Common: process.Common{MongoURI: "mongodb://h"}}}
 	require.ErrorContains(t, c.Check(), "AX_DISPATCHER_HORIZON")
 	c.Horizon = 2 * time.Second
 	require.NoError(t, c.Check())

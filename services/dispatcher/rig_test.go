@@ -47,8 +47,9 @@ func newRigOn(t *testing.T, uri, database string) *rig {
 	t.Helper()
 	nats := stacktest.NATS(t)
 	r := &rig{t: t, nats: nats, config: Config{
-		Common: process.Common{MongoURI: uri, Database: database, NATSURL: nats.URL(), HTTPAddr: "127.0.0.1:0", LogLevel: "warn", StopTimeout: 10 * time.Second},
-		Sweep:  2 * time.Second, Horizon: 5 * time.Second, Walk: 10 * time.Second, LockTTL: 3 * time.Second,
+		WithNATS: process.WithNATS{NATSURL: nats.URL(), Common: process.Common{
+			MongoURI: uri, Database: database, HTTPAddr: "127.0.0.1:0", LogLevel: "warn", StopTimeout: 10 * time.Second}},
+		Sweep: 2 * time.Second, Horizon: 5 * time.Second, Walk: 10 * time.Second, LockTTL: 3 * time.Second,
 	}}
 	var err error
 	r.db, err = mongostore.Open(t.Context(), mongostore.Options{URI: uri, Database: database})
@@ -121,7 +122,7 @@ func (i *instance) metric(name string) (sum float64) {
 
 func (i *instance) awaitLeading() {
 	i.t.Helper()
-	stacktest.Eventually(i.t, 30*time.Second, "it leads", func() bool { return i.metric("ax_dispatcher_leader") == 1 })
+	stacktest.Eventually(i.t, 30*time.Second, "it leads", func() bool { return i.metric("ax_dispatcher_leader_bool") == 1 })
 }
 
 // insert stores n tasks; change may adjust the i-th.

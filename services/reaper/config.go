@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ax-scheduler/ax/internal/connect"
 	"github.com/ax-scheduler/ax/internal/process"
 )
 
@@ -19,10 +20,11 @@ type Config struct {
 	LockTTL     time.Duration `envconfig:"REAPER_LOCK_TTL" default:"10s" min:"1s" max:"5m" desc:"how long the leader's lock outlives its last renewal, which is how long a killed leader is missed"`
 }
 
-// Check refuses settings that make sense alone but not together.
+// Check refuses an address that can never work, and settings that make sense alone but not together.
 func (c *Config) Check() error {
+	err := connect.CheckStore(c.Common)
 	if c.Beat*3 > c.Lease {
-		return errors.New("AX_REAPER_LEASE must be at least three times AX_REAPER_BEAT: a worker must be able to miss a beat")
+		err = errors.Join(err, errors.New("AX_REAPER_LEASE must be at least three times AX_REAPER_BEAT: a worker must be able to miss a beat"))
 	}
-	return nil
+	return err
 }

@@ -32,7 +32,7 @@ func setUp(ctx context.Context, p *process.Process, c Config) error {
 	if err != nil {
 		return err
 	}
-	nats, err := connect.Bus(ctx, p, service, c.Common)
+	nats, err := connect.Bus(ctx, p, service, c.WithNATS)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ func TestServicesRefuseBadConfiguration(t *testing.T) {
 				code, _, errs := service(t, name, nil, "AX_MONGO_URI=mongodb://127.0.0.1:1", "AX_NATS_URL=nats://127.0.0.1:1", variable+"="+value)
 				require.Equal(t, process.ExitConfig, code, "%s=%s: %s", variable, value, errs)
 				require.Contains(t, errs, "1 problem in the configuration of the "+name)
+				require.NotContains(t, errs, "hush", "a password is not shown")
 				for _, part := range append(says, variable) {
 					require.Contains(t, errs, part)
 				}
@@ -55,6 +56,15 @@ func TestServicesRefuseBadConfiguration(t *testing.T) {
 				}
 			}
 			require.Positive(t, durations)
+
+			for _, uri := range []string{"127.0.0.1:1", "mongodb://ax:hush@127.0.0.1:port", "mongodb://ax:hush@127.0.0.1:1/?readPreference=nearest"} {
+				refused("AX_MONGO_URI", uri, "AX_MONGO_URI is not allowed: ")
+			}
+			needsNATS := slices.ContainsFunc(known, func(v process.Variable) bool { return v.Name == "AX_NATS_URL" })
+			require.Equal(t, name != "reaper" && name != "cron", needsNATS, "these two do without NATS")
+			if needsNATS {
+				refused("AX_NATS_URL", "nats://ax:hush@127.0.0.1:port", "AX_NATS_URL is not allowed: ")
+			}
 		})
 	}
 	code, _, errs := service(t, "reaper", nil, "AX_MONGO_URI=mongodb://127.0.0.1:1", "AX_NATS_URL=nats://127.0.0.1:1", "AX_REAPER_LEASE=6s")

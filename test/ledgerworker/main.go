@@ -39,7 +39,7 @@ func main() {
 
 // run reads its own settings from LEDGER_ variables: file, worker name, slots, types (separated by commas), lease and beat.
 func run(ctx context.Context) error {
-	var common process.Common
+	var common process.WithNATS
 	if err := process.Load("worker", &common); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("LEDGER_LEASE: %w", err)
 	}
-	return process.Run(ctx, "worker", common, func(_ context.Context, p *process.Process) error {
+	return process.Run(ctx, "worker", common.Common, func(_ context.Context, p *process.Process) error {
 		book, err := ledger.Open(os.Getenv("LEDGER_FILE"), os.Getenv("LEDGER_NAME"))
 		if err != nil {
 			return err

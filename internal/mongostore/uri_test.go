@@ -1,0 +1,37 @@
+package mongostore
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConnectionStringsThatCanNeverWork(t *testing.T) {
+	for uri, says := range map[string]string{
+		"":                                    "scheme must be",
+		"localhost:27017":                     `scheme must be "mongodb" or "mongodb+srv"`,
+		"http://h":                            "scheme must be",
+		"mongodb://":                          "at least 1 host",
+		"mongodb://h:port/":                   "port must be an integer",
+		"mongodb+srv://a,b/":                  "one and only one hostname",
+		"mongodb://h/?tls=perhaps":            `invalid value for "tls": "perhaps"`,
+		"mongodb://h/?readPreference=nearest": "readPreference nearest in the connection string: ax decides by what it reads",
+		"mongodb://h/?readPreference=secondaryPreferred": "readPreference secondaryPreferred",
+		"mongodb://h/?readPreference=bogus":              "unknown read preference bogus",
+		"mongodb://h,g/?directConnection=true":           "multiple hosts",
+		"mongodb://ax:hush%zz@h/":                        "invalid password",
+		"mongodb://ax:hu@sh@h/":                          "unescaped @",
+		"mongodb://ax:hush":                              "port must be an integer", // the host was forgotten
+	} {
+		err := CheckURI(uri)
+		require.ErrorContains(t, err, says, uri)
+		require.NotContains(t, err.Error(), "hush", "a password is not shown")
+		require.NotContains(t, err.Error(), "%zz")
+		_, err = Open(t.Context(), Options{URI: uri})
+		require.ErrorContains(t, err, says, uri)
+		require.NotContains(t, err.Error(), "hush")
+	}
+	for _, uri := range []string{"mongodb://h", "mongodb://ax:hush@h:1,g:2/?replicaSet=rs&readPreference=primary", "mongodb+srv://nowhere.invalid/"} {
+		require.NoError(t, CheckURI(uri), uri)
+	}
+}
