@@ -191,7 +191,7 @@ func TestTheStreamsHistoryIsLost(t *testing.T) {
 	stacktest.Eventually(t, time.Minute, "the place is given up", func() bool { return second.metric("ax_dispatcher_history_lost_total") > 0 })
 	r.insert(1, nil)
 	f.await(211, 10*time.Second)
-	stacktest.Eventually(t, 10*time.Second, "it follows the stream", func() bool { return second.metric("ax_dispatcher_degraded") == 0 })
+	stacktest.Eventually(t, 10*time.Second, "it follows the stream", func() bool { return second.metric("ax_dispatcher_degraded_bool") == 0 })
 }
 
 func TestWithoutChangeStreams(t *testing.T) {
@@ -204,7 +204,7 @@ func TestWithoutChangeStreams(t *testing.T) {
 	began := time.Now()
 	f.await(2_000, 2*time.Minute)
 	t.Logf("2,000 tasks in %v", time.Since(began).Round(time.Millisecond))
-	require.EqualValues(t, 1, i.metric("ax_dispatcher_degraded"))
+	require.EqualValues(t, 1, i.metric("ax_dispatcher_degraded_bool"))
 	due := r.now().Add(3 * time.Second)
 	r.insert(1, func(_ int, tk *task.Task) { tk.ScheduledAt = due })
 	f.await(2_001, 10*time.Second)

@@ -96,8 +96,8 @@ func TestAPausedLeaderDoesNoHarm(t *testing.T) {
 	require.NoError(t, paused.Signal(syscall.SIGCONT))
 	r.insert(100, nil)
 	f.await(500, 30*time.Second)
-	stacktest.Eventually(t, 30*time.Second, "it has noticed", func() bool { return first.metric("ax_dispatcher_leader") == 0 })
-	require.EqualValues(t, 1, second.metric("ax_dispatcher_leader"))
+	stacktest.Eventually(t, 30*time.Second, "it has noticed", func() bool { return first.metric("ax_dispatcher_leader_bool") == 0 })
+	require.EqualValues(t, 1, second.metric("ax_dispatcher_leader_bool"))
 	require.Contains(t, log.String(), "leading ended")
 
 	// What it would have saved had it noticed later.
@@ -123,5 +123,5 @@ func TestTheDatabaseIsKilled(t *testing.T) {
 	f.await(330, 90*time.Second)
 	r.insert(50, nil)
 	f.await(380, 60*time.Second)
-	stacktest.Eventually(t, time.Minute, "it follows the stream", func() bool { return i.metric("ax_dispatcher_degraded") == 0 })
+	stacktest.Eventually(t, time.Minute, "it follows the stream", func() bool { return i.metric("ax_dispatcher_degraded_bool") == 0 })
 }

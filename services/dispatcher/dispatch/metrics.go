@@ -54,8 +54,8 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 		walks:       counter("walks_total", "Walks through all that is due."),
 		changes:     counter("changes_total", "Changes seen on the change stream."),
 		historyLost: counter("history_lost_total", "Times the change stream could not continue, so that all that is due was looked at again."),
-		degraded:    gauge("degraded", "1 while new tasks are found by the sweep alone."),
-		leader:      gauge("leader", "1 while this process leads."),
+		degraded:    gauge("degraded_bool", "1 while new tasks are found by the sweep alone."),
+		leader:      gauge("leader_bool", "1 while this process leads."),
 		lag:         gauge("stream_lag_seconds", "Age of the newest change when it was seen."),
 	}
 }
