@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -98,7 +99,8 @@ func (m *memory) set(f func()) {
 
 // stream is a source that delivers what it is given, and remembers what became of it.
 type stream struct {
-	ch chan events.Message
+	ch     chan events.Message
+	closed chan struct{}
 
 	mu      sync.Mutex
 	next    uint64
@@ -109,7 +111,7 @@ type stream struct {
 }
 
 func newStream() *stream {
-	return &stream{ch: make(chan events.Message, 10_000), acked: map[uint64]int{}, naked: map[uint64][]time.Duration{}, renewed: map[uint64]int{}}
+	return &stream{ch: make(chan events.Message, 10_000), closed: make(chan struct{}), acked: map[uint64]int{}, naked: map[uint64][]time.Duration{}, renewed: map[uint64]int{}}
 }
 
 func (s *stream) NextBatch(ctx context.Context, n int) ([]events.Message, error) {
@@ -122,6 +124,8 @@ func (s *stream) NextBatch(ctx context.Context, n int) ([]events.Message, error)
 		batch = append(batch, m)
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-s.closed:
+		return nil, errors.New("closed")
 	}
 	for len(batch) < n {
 		select {
@@ -134,7 +138,13 @@ func (s *stream) NextBatch(ctx context.Context, n int) ([]events.Message, error)
 	return batch, nil
 }
 
-func (s *stream) Close() {}
+// closing is how long Close takes; that of a real stream takes up to a second.
+const closing = 100 * time.Millisecond
+
+func (s *stream) Close() {
+	close(s.closed)
+	<-time.After(closing)
+}
 
 // publish delivers a body on ax.submit.email and returns its sequence.
 func (s *stream) publish(body string) uint64 { return s.publishOn("ax.submit.email", body, nil) }
@@ -228,14 +238,16 @@ type bench struct {
 	store  *memory
 	stream *stream
 	bus    *paper
-	stop   func() // and waits
+	warned *strings.Builder // to be read after stop
+	stop   func()           // and waits
 }
 
 // start runs a submitter on memory; it is stopped at the end of the test.
 func start(t *testing.T, cfg Config) *bench {
 	t.Helper()
-	b := &bench{store: newMemory(), stream: newStream(), bus: &paper{}}
-	b.Submitter = New(cfg, b.store, b.stream, b.bus, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	b := &bench{store: newMemory(), stream: newStream(), bus: &paper{}, warned: &strings.Builder{}}
+	b.Submitter = New(cfg, b.store, b.stream, b.bus, prometheus.NewRegistry(),
+		slog.New(slog.NewTextHandler(b.warned, &slog.HandlerOptions{Level: slog.LevelWarn}))) // the handler writes one line after the other
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()

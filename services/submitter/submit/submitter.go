@@ -86,7 +86,7 @@ func (s *Submitter) Run(ctx context.Context) error {
 	running.Go(func() { s.held.run(working) })
 	running.Go(func() { s.batches.run(working) })
 	running.Go(func() { s.batches.watch(working) })
-	s.fetch(working)
+	s.fetch(working, ctx.Done())
 	running.Wait() // a conflict found by the last insert is still refused
 	close(s.dead)
 	burying.Wait()
@@ -101,8 +101,9 @@ func (s *Submitter) Check(context.Context) error {
 	return nil
 }
 
-// fetch brings messages in until ctx ends. While the database fails none are: they are safer in the stream.
-func (s *Submitter) fetch(ctx context.Context) {
+// fetch brings messages in until ctx ends. While the database fails none are: they are safer in the stream. Once stopping is
+// closed, the source may be too.
+func (s *Submitter) fetch(ctx context.Context, stopping <-chan struct{}) {
 	for attempt := 0; ctx.Err() == nil; {
 		if s.batches.failure() != nil && !s.batches.answers(ctx) {
 			attempt++
@@ -111,6 +112,12 @@ func (s *Submitter) fetch(ctx context.Context) {
 		}
 		msgs, err := s.source.NextBatch(ctx, s.cfg.Batch)
 		if err != nil && ctx.Err() == nil {
+			select {
+			case <-stopping:
+				<-ctx.Done()
+				return
+			default:
+			}
 			attempt++
 			s.noisy.Do(func() { s.log.Warn("cannot fetch submissions; trying again", "err", err) })
 			pause(ctx, attempt)
