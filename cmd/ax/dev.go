@@ -92,7 +92,8 @@ func (f *devFlags) run(ctx context.Context, out, errOut io.Writer) (err error) {
 	for _, name := range localstack.ServiceNames {
 		fmt.Fprintf(out, "  %-11s %s/readyz\n", name, system.Service(name).URL())
 	}
-	fmt.Fprintf(out, "\nIn another terminal, with the lines above:\n  ax submit email --payload '{\"to\":\"a@example.com\"}'\n  ax watch\n")
+	self := os.Args[0] // as it was typed: it need not be on the PATH
+	fmt.Fprintf(out, "\nIn another terminal, with the lines above:\n  %s submit email --payload '{\"to\":\"a@example.com\"}'\n  %s watch\n", self, self)
 
 	ended := make(chan string, len(localstack.ServiceNames))
 	watchCtx, stopWatching := context.WithCancel(ctx)

@@ -48,6 +48,7 @@ func TestCommandLine(t *testing.T) {
 		{"status", d.status},
 		{"schedule", d.schedule},
 		{"bad input", d.badInput},
+		{"what dev says to type next", d.typeNext},
 	} {
 		t.Run(step.name, step.try)
 	}
@@ -91,6 +92,19 @@ func (d *dev) plainPublish(t *testing.T, watch, watchJSON *running) string {
 	require.Equal(t, []string{id, "success"}, []string{e.ID, e.State})
 	require.JSONEq(t, `{"attempt":1}`, string(e.Result))
 	return id
+}
+
+// What dev prints can be typed as it stands, also where ax is not on the PATH.
+func (d *dev) typeNext(t *testing.T) {
+	var typed []string
+	for line := range strings.Lines(d.out.String()) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "export ") || strings.Contains(line, " submit ") {
+			typed = append(typed, line)
+		}
+	}
+	require.Len(t, typed, 3, "two exports and a submission")
+	out, err := exec.CommandContext(t.Context(), "sh", "-ec", strings.Join(typed, "\n")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 func (d *dev) getAndHistory(t *testing.T, id string) {
@@ -293,7 +307,7 @@ func startDev(t *testing.T, args ...string) *dev {
 			t.Fatalf("ax dev ended: %s", d.errs.String())
 		default:
 		}
-		return strings.Contains(d.out.String(), "  ax watch\n")
+		return strings.HasSuffix(d.out.String(), " watch\n")
 	})
 	d.natsURL = regexp.MustCompile(`export AX_NATS_URL=(\S+)\n`).FindStringSubmatch(d.out.String())[1]
 	d.mongoURI = regexp.MustCompile(`export AX_MONGO_URI='(\S+)'\n`).FindStringSubmatch(d.out.String())[1]
