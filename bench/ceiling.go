@@ -98,8 +98,12 @@ func measureOnce(ctx context.Context, store *mongostore.Store, tasks *mongo.Coll
 		if result, err := tasks.UpdateMany(ctx, filter, update); err != nil || int(result.ModifiedCount) != batch {
 			return fmt.Errorf("claimed %v of %d: %w", result, batch, err)
 		}
-		find, projection := mongostore.ResolveCommand(claims[b])
-		cursor, err := tasks.Find(ctx, find, options.Find().SetProjection(projection).SetBatchSize(int32(batch+1)))
+		find, projection := store.ResolveCommand(claims[b])
+		opts := options.Find().SetBatchSize(int32(batch + 1))
+		if projection != nil {
+			opts.SetProjection(projection)
+		}
+		cursor, err := tasks.Find(ctx, find, opts)
 		if err != nil {
 			return err
 		}

@@ -39,7 +39,11 @@ func (s *Store) Claim(ctx context.Context, r task.ClaimRequest) ([]*task.Task, e
 	if result.ModifiedCount == 0 {
 		return nil, nil
 	}
-	tasks, err := s.Resolve(ctx, r.Claim, r.IDs)
+	find := s.Resolve
+	if int(result.ModifiedCount) == len(r.IDs) {
+		find = s.findWon
+	}
+	tasks, err := find(ctx, r.Claim, r.IDs)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w: %w", task.ErrUnknownOutcome, err)
 	}
@@ -52,10 +56,10 @@ func (s *Store) Claim(ctx context.Context, r task.ClaimRequest) ([]*task.Task, e
 func claimGuard(ids []string, now time.Time, bound time.Duration) bson.D {
 	return bson.D{
 		{Key: "_id", Value: in(ids)},
-		{Key: "state", Value: string(task.Pending)},
+		{Key: "state", Value: is(string(task.Pending))},
 		{Key: "scheduledAt", Value: bson.D{{Key: "$lte", Value: now.Add(-bound)}}},
 		{Key: "expiresAt", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$lte", Value: now.Add(bound + time.Millisecond)}}}}},
-		{Key: "cancelRequestedAt", Value: nil},
+		{Key: "cancelRequestedAt", Value: is(nil)},
 	}
 }
 
@@ -79,7 +83,35 @@ var forWorker = bson.D{{Key: "history", Value: 0}, {Key: "change", Value: 0}, {K
 
 // Resolve returns the tasks of the given ids that run under the claim at this moment, in the order of the ids.
 func (s *Store) Resolve(ctx context.Context, claim string, ids []string) ([]*task.Task, error) {
-	cursor, err := s.tasks.Find(ctx, heldUnder(claim, ids), options.Find().SetProjection(forWorker).SetBatchSize(int32(len(ids)+1)))
+	filter := heldUnder(claim, ids)
+	return s.findHeld(ctx, claim, ids, filter, options.Find().SetProjection(forWorker))
+}
+
+// findWon is Resolve right after a claim that won all of the ids. Each of them is looked at again, so that one which was revived
+// meanwhile is not returned.
+func (s *Store) findWon(ctx context.Context, claim string, ids []string) ([]*task.Task, error) {
+	filter, projection := s.wonBy(claim, ids)
+	opts := options.Find()
+	if projection != nil {
+		opts.SetProjection(projection)
+	}
+	return s.findHeld(ctx, claim, ids, filter, opts)
+}
+
+// wonBy asks for the ids alone where the server is SecantusDB: further conditions and a projection cost it several times the look-up.
+func (s *Store) wonBy(claim string, ids []string) (filter, projection bson.D) {
+	if s.secantus {
+		return bson.D{{Key: "_id", Value: in(ids)}}, nil
+	}
+	return heldUnder(claim, ids), forWorker
+}
+
+func heldUnder(claim string, ids []string) bson.D {
+	return bson.D{{Key: "_id", Value: in(ids)}, {Key: "claim", Value: is(claim)}, {Key: "state", Value: is(string(task.Running))}}
+}
+
+func (s *Store) findHeld(ctx context.Context, claim string, ids []string, filter bson.D, opts *options.FindOptionsBuilder) ([]*task.Task, error) {
+	cursor, err := s.tasks.Find(ctx, filter, opts.SetBatchSize(int32(len(ids)+1)))
 	if err != nil {
 		return nil, fmt.Errorf("find by claim: %w", err)
 	}
@@ -89,7 +121,10 @@ func (s *Store) Resolve(ctx context.Context, claim string, ids []string) ([]*tas
 	}
 	byID := make(map[string]*task.Task, len(found))
 	for _, t := range found {
-		byID[t.ID] = t
+		if t.Claim == claim && t.State == task.Running {
+			t.History, t.SubmitHash = nil, ""
+			byID[t.ID] = t
+		}
 	}
 	ordered := found[:0]
 	for _, id := range ids {
@@ -99,10 +134,6 @@ func (s *Store) Resolve(ctx context.Context, claim string, ids []string) ([]*tas
 		}
 	}
 	return ordered, nil
-}
-
-func heldUnder(claim string, ids []string) bson.D {
-	return bson.D{{Key: "_id", Value: in(ids)}, {Key: "claim", Value: claim}, {Key: "state", Value: string(task.Running)}}
 }
 
 func decodeAll(ctx context.Context, cursor *mongo.Cursor) ([]*task.Task, error) {

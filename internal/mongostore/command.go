@@ -18,9 +18,9 @@ func ClaimCommand(r task.ClaimRequest, now time.Time, bound time.Duration) (filt
 	return claimGuard(r.IDs, now, bound), update, err
 }
 
-// ResolveCommand is the find that follows a claim.
-func ResolveCommand(r task.ClaimRequest) (filter, projection bson.D) {
-	return heldUnder(r.Claim, r.IDs), forWorker
+// ResolveCommand is the find that follows a claim which won all of its tasks. No projection: nil.
+func (s *Store) ResolveCommand(r task.ClaimRequest) (filter, projection bson.D) {
+	return s.wonBy(r.Claim, r.IDs)
 }
 
 // FinishCommand is the update that records reports of one claim with the same kind of end.

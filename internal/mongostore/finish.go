@@ -85,8 +85,8 @@ func (s *Store) finishSingle(ctx context.Context, reports []*report, answers []e
 func reportGuard(g []*report) bson.D {
 	return bson.D{
 		{Key: "_id", Value: idCondition(g)},
-		{Key: "claim", Value: g[0].o.Claim},
-		{Key: "state", Value: string(task.Running)},
+		{Key: "claim", Value: is(g[0].o.Claim)},
+		{Key: "state", Value: is(string(task.Running))},
 	}
 }
 

@@ -63,6 +63,8 @@ type Features struct {
 type Store struct {
 	log      *slog.Logger
 	features Features
+	// secantus: the server is SecantusDB, where some ways of asking cost far more than on MongoDB.
+	secantus bool
 	// wholeEvents: change events are read as they are. Where the server is SecantusDB any stage after $changeStream costs it more
 	// than all the rest of an event (60 of 100 microseconds); MongoDB trims events nearly for free, and payloads stay where they are.
 	wholeEvents bool
@@ -203,7 +205,8 @@ func (s *Store) greet(ctx context.Context) error {
 		return fmt.Errorf("buildInfo: %w", err)
 	}
 	s.features = Features{ChangeStreams: g.replicated, Transactions: g.replicated, Version: build.Version}
-	s.wholeEvents = build.Secantus != ""
+	s.secantus = build.Secantus != ""
+	s.wholeEvents = s.secantus
 	return nil
 }
 

@@ -103,14 +103,14 @@ func (s *source) forget() {
 	s.bus.metrics.rebuilds.WithLabelValues(s.stream).Inc()
 }
 
-// run keeps a pull for up to n messages and maxBytes with the server and hands each message to emit as it arrives, until
+// run keeps a pull for up to n() messages and maxBytes with the server and hands each message to emit as it arrives, until
 // ctx ends or the bus is closed. When emit reports false, that message and the rest of its pull go back to the server. It
 // returns up to two seconds after the end of ctx.
-func (s *source) run(ctx context.Context, n, maxBytes int, emit func(jetstream.Msg) bool) {
+func (s *source) run(ctx context.Context, n func() int, maxBytes int, emit func(jetstream.Msg) bool) {
 	defer s.strays.Wait()
 	failures := 0
 	for ctx.Err() == nil {
-		got, err := s.pull(ctx, n, maxBytes, emit)
+		got, err := s.pull(ctx, n(), maxBytes, emit)
 		if got {
 			failures = 0
 		}

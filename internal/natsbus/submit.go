@@ -51,7 +51,7 @@ func (b *Bus) SubmitConsumer(ctx context.Context) (*SubmitConsumer, error) {
 	}
 	c.wg.Go(func() {
 		defer cancel() // the bus was closed first: NextBatch must not wait for ever
-		s.run(running, submitPull, submitPullBytes, func(msg jetstream.Msg) bool { return c.put(running, msg) })
+		s.run(running, func() int { return submitPull }, submitPullBytes, func(msg jetstream.Msg) bool { return c.put(running, msg) })
 	})
 	return c, nil
 }

@@ -116,7 +116,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		var open sync.WaitGroup
 		defer open.Wait()
 		slots := make(chan struct{}, s.opts.InFlight)
-		source.run(ctx, s.opts.InFlight, 0, func(m jetstream.Msg) bool {
+		source.run(ctx, func() int { return s.opts.InFlight }, 0, func(m jetstream.Msg) bool {
 			select {
 			case slots <- struct{}{}:
 			case <-ctx.Done():

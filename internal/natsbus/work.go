@@ -69,8 +69,8 @@ func (b *Bus) LaneInfo(ctx context.Context, taskType, channel, lane string) (eve
 type Lane struct {
 	source   *source
 	arrivals chan Message
-	armed    chan struct{}
-	asking   atomic.Bool // a signal is asked for
+	armed    chan int
+	asking   atomic.Bool // signals are asked for that have not come
 	start    sync.Once
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -79,7 +79,7 @@ type Lane struct {
 
 // Lane makes a receiver; nothing is asked of the server yet. Close it before the bus.
 func (b *Bus) Lane(taskType, channel, lane string) *Lane {
-	l := &Lane{source: b.workSource(taskType, channel, lane), arrivals: make(chan Message), armed: make(chan struct{}, 1)}
+	l := &Lane{source: b.workSource(taskType, channel, lane), arrivals: make(chan Message), armed: make(chan int, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
@@ -108,30 +108,37 @@ func (l *Lane) FetchNoWait(ctx context.Context, n int) ([]Message, error) {
 	return got, l.source.failed(batch.Error())
 }
 
-// Listen asks the server for the lane's next signal, which then comes from Arrivals. It returns at once; calls while one
-// signal is asked for change nothing. An idle worker calls it after FetchNoWait brought nothing.
-func (l *Lane) Listen() {
+// Listen asks the server for the lane's next signals, n of them, which then come from Arrivals as they are published. It
+// returns at once; calls while signals are asked for change nothing. An idle worker calls it after FetchNoWait brought nothing.
+// Each request costs the server about as much as a signal does, so a worker with many free slots asks for several.
+func (l *Lane) Listen(n int) {
 	l.start.Do(func() { l.wg.Go(l.listen) })
-	if l.asking.CompareAndSwap(false, true) {
-		l.armed <- struct{}{} // has room: whoever clears the flag took the former one out before
+	if n > 0 && l.asking.CompareAndSwap(false, true) {
+		l.armed <- n // has room: whoever clears the flag took the former one out before
 	}
 }
 
-// Arrivals is the channel of the signal that Listen asked for. One that is not taken within a quarter of a second goes
+// Asking reports whether signals that Listen asked for are still to come. While it does, none wait with the server.
+func (l *Lane) Asking() bool { return l.asking.Load() }
+
+// Arrivals is the channel of the signals that Listen asked for. One that is not taken within a quarter of a second goes
 // back to the server, for another worker.
 func (l *Lane) Arrivals() <-chan Message { return l.arrivals }
 
 func (l *Lane) listen() {
 	for {
+		var left int
 		select {
-		case <-l.armed:
+		case left = <-l.armed:
 		case <-l.ctx.Done():
 			return
 		}
-		one, cancel := context.WithCancel(l.ctx)
-		l.source.run(one, 1, 0, func(msg jetstream.Msg) bool {
-			defer cancel()
-			l.asking.Store(false)
+		some, cancel := context.WithCancel(l.ctx)
+		l.source.run(some, func() int { return left }, 0, func(msg jetstream.Msg) bool {
+			if left--; left == 0 {
+				defer cancel()
+				l.asking.Store(false)
+			}
 			m, ok := received(msg)
 			return !ok || l.handUp(m)
 		})

@@ -121,7 +121,7 @@ func TestLaneKeepsAndGivesBack(t *testing.T) {
 		case <-busy.Done():
 		}
 	}
-	l.Listen()
+	l.Listen(1)
 	m := arrival(t, l)
 	require.Equal(t, "kept", string(m.Data))
 	require.NoError(t, m.Ack())
@@ -132,8 +132,8 @@ func TestLaneArrivals(t *testing.T) {
 	l := lane(t, b, "high")
 	var waits []time.Duration
 	for i := range 50 {
-		l.Listen()
-		l.Listen() // changes nothing
+		l.Listen(1)
+		l.Listen(1) // changes nothing
 		begun := time.Now()
 		publish(t, b, high, fmt.Sprint(i))
 		m := arrival(t, l)
@@ -151,7 +151,7 @@ func TestLaneAsksForOneAtATime(t *testing.T) {
 	server, b := start(t)
 	publish(t, b, high, numbers(5)...)
 	l := lane(t, b, "high")
-	l.Listen()
+	l.Listen(1)
 	first := arrival(t, l)
 	require.Equal(t, "0", string(first.Data))
 	require.Equal(t, []string{"1", "2", "3", "4"}, fetch(t, lane(t, connect(t, server), "high"), 10))
@@ -163,17 +163,37 @@ func TestLaneAsksForOneAtATime(t *testing.T) {
 	}
 }
 
+// A worker with several free slots asks once for several signals, which come as they are published.
+func TestLaneListensForSeveral(t *testing.T) {
+	server, b := start(t)
+	l := lane(t, b, "high")
+	require.False(t, l.Asking())
+	l.Listen(3)
+	for i := range 3 {
+		require.True(t, l.Asking())
+		publish(t, b, high, fmt.Sprint(i))
+		m := arrival(t, l)
+		require.Equal(t, fmt.Sprint(i), string(m.Data))
+		require.NoError(t, m.Ack())
+	}
+	require.False(t, l.Asking(), "all that was asked for has come")
+	publish(t, b, high, "3")
+	require.Equal(t, []string{"3"}, fetch(t, lane(t, connect(t, server), "high"), 10), "not asked for: it is there for others")
+	l.Listen(0)
+	require.False(t, l.Asking())
+}
+
 // A signal that nobody takes goes back and reaches another worker well before the server's 5 s.
 func TestLanePassesOnWhatIsNotTaken(t *testing.T) {
 	server, b := start(t)
 	full := lane(t, b, "high")
-	full.Listen()
+	full.Listen(1)
 	stacktest.Eventually(t, patience, "the consumer is there", func() bool { return laneInfo(t, b, "high").Exists })
 	publish(t, b, high, "1")
 	stacktest.Eventually(t, patience, "delivered to the full worker", func() bool { return laneInfo(t, b, "high").AckPending == 1 })
 	begun := time.Now()
 	free := lane(t, connect(t, server), "high")
-	free.Listen()
+	free.Listen(1)
 	m := arrival(t, free)
 	require.Less(t, time.Since(begun), 4*time.Second)
 	require.Equal(t, uint64(2), m.Delivered)
@@ -199,7 +219,7 @@ func TestLaneSurvives(t *testing.T) {
 			server, b := start(t)
 			p := publisher(t, connect(t, server), natsbus.PublisherOptions{Deadline: patience})
 			listening, polling := lane(t, b, "high"), lane(t, b, "low")
-			listening.Listen()
+			listening.Listen(1)
 			require.Empty(t, fetch(t, polling, 1))
 			stacktest.Eventually(t, patience, "the consumer is there", func() bool { return laneInfo(t, b, "high").Exists })
 			disturb(t, server, b)
@@ -257,7 +277,7 @@ func TestLaneWorkersShareThroughARestart(t *testing.T) {
 				if len(got) > 0 {
 					continue
 				}
-				l.Listen()
+				l.Listen(1)
 				select {
 				case m := <-l.Arrivals():
 					handle(m)

@@ -354,7 +354,7 @@ type fakeLane struct {
 	bus      *fakeBus
 	subject  string
 	queue    []*fakeMessage
-	asked    bool
+	asked    int
 	arrivals chan events.Message
 	fetched  []int
 }
@@ -402,7 +402,7 @@ func (b *fakeBus) lane(subject string) *fakeLane {
 	defer b.mu.Unlock()
 	l := b.lanes[subject]
 	if l == nil {
-		l = &fakeLane{bus: b, subject: subject, arrivals: make(chan events.Message, 1)}
+		l = &fakeLane{bus: b, subject: subject, arrivals: make(chan events.Message, maxListen)}
 		b.lanes[subject] = l
 	}
 	return l
@@ -428,8 +428,8 @@ func (b *fakeBus) put(subject string, data []byte) *fakeMessage {
 
 // deliver gives a message to the one who asked for it, else it waits. The caller holds the lock of the bus.
 func (l *fakeLane) deliver(m *fakeMessage) {
-	if l.asked {
-		l.asked = false
+	if l.asked > 0 {
+		l.asked--
 		l.arrivals <- events.Message{Subject: l.subject, Data: m.data, Acker: m}
 	} else {
 		l.queue = append(l.queue, m)
@@ -479,16 +479,21 @@ func (l *fakeLane) FetchNoWait(_ context.Context, n int) (got []events.Message, 
 	return got, l.bus.err
 }
 
-func (l *fakeLane) Listen() {
+func (l *fakeLane) Listen(n int) {
 	l.bus.mu.Lock()
 	defer l.bus.mu.Unlock()
-	if len(l.queue) > 0 {
+	for ; n > 0 && len(l.queue) > 0; n-- {
 		m := l.queue[0]
 		l.queue = l.queue[1:]
 		l.arrivals <- events.Message{Subject: l.subject, Data: m.data, Acker: m}
-		return
 	}
-	l.asked = true
+	l.asked = n
+}
+
+func (l *fakeLane) Asking() bool {
+	l.bus.mu.Lock()
+	defer l.bus.mu.Unlock()
+	return l.asked > 0
 }
 
 func (l *fakeLane) Arrivals() <-chan events.Message { return l.arrivals }

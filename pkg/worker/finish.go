@@ -61,7 +61,7 @@ type finisher struct {
 
 func newFinisher(s store, r *runs, lease time.Duration, log *quietLog, m *metrics, lost func(*execution), room func()) *finisher {
 	f := &finisher{store: s, runs: r, log: log, metrics: m, timeout: lease / 3, wake: newBell(), lost: lost, room: room,
-		empty: make(chan struct{})}
+		pace: pace{apart: finishApart}, empty: make(chan struct{})}
 	close(f.empty)
 	return f
 }

@@ -45,7 +45,8 @@ type bus interface {
 // laneSource receives signals of one lane, see natsbus.Lane.
 type laneSource interface {
 	FetchNoWait(ctx context.Context, n int) ([]events.Message, error)
-	Listen()
+	Listen(n int)
+	Asking() bool
 	Arrivals() <-chan events.Message
 	Close()
 }

@@ -21,6 +21,9 @@ const (
 	// maxCredit bounds what a lane may save up, so that a long wait is not followed by a flood.
 	maxCredit = 16
 
+	// maxListen is how many signals of an empty lane are asked for at a time.
+	maxListen = 8
+
 	fetchRetryFirst = 250 * time.Millisecond
 	fetchRetryMost  = 5 * time.Second
 )
@@ -87,11 +90,13 @@ func (p *puller) listen(ctx context.Context, l *lane) {
 	for {
 		select {
 		case <-l.drained:
-			l.source.Listen()
+			l.source.Listen(min(max(1, p.intake.room(l.kind)), maxListen))
 		case msg := <-l.source.Arrivals():
 			p.metrics.signals.WithLabelValues(string(task.Lanes[l.rank])).Inc()
 			p.intake.offer(l.kind, l.subject, msg)
-			p.activate(l) // there may be more behind it
+			if !l.source.Asking() {
+				p.activate(l) // there may be more behind it
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -123,6 +123,22 @@ func TestStackBeginsAtThePanic(t *testing.T) {
 	require.Contains(t, end.crash.stack, "TestStackBeginsAtThePanic")
 }
 
+func TestPaceKeepsSmallBatchesApart(t *testing.T) {
+	p := pace{apart: finishApart}
+	now := time.Now()
+	ok, _ := p.allows(1, false, now)
+	require.True(t, ok, "a lone one goes at once")
+	p.start(now)
+	p.end(now, now.Add(time.Millisecond))
+	ok, wait := p.allows(2, false, now.Add(4*time.Millisecond))
+	require.False(t, ok)
+	require.Equal(t, finishApart-4*time.Millisecond, wait)
+	ok, _ = p.allows(largeBatch, false, now.Add(4*time.Millisecond))
+	require.True(t, ok, "a large one does not wait")
+	ok, _ = p.allows(2, false, now.Add(finishApart))
+	require.True(t, ok)
+}
+
 func TestPace(t *testing.T) {
 	now := time.Now()
 	var p pace

@@ -199,7 +199,7 @@ func (f *fleet) run(ctx context.Context, name task.Lane) {
 	for n := 0; ctx.Err() == nil; n++ {
 		msgs, err := lane.FetchNoWait(ctx, f.slots)
 		if err != nil || len(msgs) == 0 {
-			lane.Listen()
+			lane.Listen(1)
 			timer := time.NewTimer(100 * time.Millisecond)
 			select {
 			case <-ctx.Done():

@@ -69,6 +69,7 @@ func TestTailPublishesEverythingInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		n, stop := w.leader("creation 1", 1)
+		synctest.Wait() // it follows the stream: what comes is published once
 		for i := range 100 {
 			w.live(fmt.Sprintf("t%d", i), i%5 > 0)
 			time.Sleep(30 * time.Millisecond)

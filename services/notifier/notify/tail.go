@@ -21,12 +21,24 @@ const readAhead = 2
 // server that cannot see what a majority has written.
 const silentStream = time.Minute
 
-// A small batch is followed by a short pause in which the next one gathers: each reading costs the database about as much as ten
-// changes do, and the changes of a short task come within a few milliseconds of each other. Subscribers get events that much later.
+// A small batch is followed by a pause in which the next one gathers: each reading costs the database about as much as ten
+// changes do, and each publish NATS and the subscribers. Subscribers get events that much later, so the pause grows with the rate:
+// the changes of a lone task wait for 5 ms.
 const (
-	gather     = 5 * time.Millisecond
-	smallBatch = 50 // changes
+	gatherLeast = 5 * time.Millisecond
+	gatherMost  = 20 * time.Millisecond
+	gatherTill  = 200 // changes a second that stretch the pause to the most
+	smallBatch  = 50  // changes
 )
+
+// gatherFor is the pause after a reading of n changes that began so long after the one before it.
+func gatherFor(n int, since time.Duration) time.Duration {
+	if n == 0 || n >= smallBatch {
+		return 0
+	}
+	rate := float64(n) / max(since, time.Millisecond).Seconds()
+	return gatherLeast + time.Duration(min(1, rate/gatherTill)*float64(gatherMost-gatherLeast))
+}
 
 var errSilent = errors.New("the change stream has been silent for a minute, idle places included")
 
@@ -60,7 +72,7 @@ func (n *Notifier) tail(ctx context.Context, epoch int64, stream Stream) error {
 func (n *Notifier) read(ctx context.Context, stream Stream, batches chan<- batch) error {
 	defer close(batches)
 	var last []byte
-	moved := time.Now()
+	moved, before := time.Now(), time.Now() // when the place moved, when the reading before this one ended
 	for ctx.Err() == nil {
 		var b batch
 		asked, bound, clockErr := n.store.Now()
@@ -89,9 +101,10 @@ func (n *Notifier) read(ctx context.Context, stream Stream, batches chan<- batch
 		case <-ctx.Done():
 			return nil
 		}
-		if n := len(changes); n > 0 && n < smallBatch {
-			pause(ctx, gather)
+		if wait := gatherFor(len(changes), waited.Sub(before)); wait > 0 {
+			pause(ctx, wait)
 		}
+		before = waited
 		moved = moved.Add(time.Since(waited)) // nothing is read while NATS is waited for
 	}
 	return nil

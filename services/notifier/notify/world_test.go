@@ -233,6 +233,8 @@ func (s *stream) Next(ctx context.Context) ([]task.Observed, error) {
 
 // Token names the place, and how often it was looked at: like a server's, it moves on while nothing happens.
 func (s *stream) Token() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !s.silent {
 		s.looks++
 	}
@@ -281,7 +283,9 @@ func (w *world) Get(_ context.Context, id string) (*task.Task, error) {
 		return nil, err
 	}
 	if t, ok := w.tasks[id]; ok {
-		return t, nil
+		c := *t
+		c.History = slices.Clone(t.History)
+		return &c, nil
 	}
 	return nil, task.ErrNotFound
 }
