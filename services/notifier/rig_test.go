@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func (r *rig) submit(name string, n int) (ids []string) {
 // or are used up.
 func (r *rig) live(ids []string) {
 	r.t.Helper()
-	open := ids
+	open := slices.Clone(ids) // it grows, and the caller's may go on behind
 	for round := 0; len(open) > 0; round++ {
 		require.Less(r.t, round, 1000)
 		claim := events.NewToken()
