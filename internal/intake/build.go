@@ -146,6 +146,7 @@ func setTimes(t *task.Task, sub *events.Submit, now time.Time) (err error) {
 		if err != nil {
 			return err
 		}
+		t.Delay = delay
 		if t.ScheduledAt = wholeMillis(now.Add(delay)); t.ScheduledAt.After(task.MaxTime) {
 			return &task.FieldError{Field: "delay", Value: *sub.Delay, Allowed: "a duration that ends before the year 2200"}
 		}

@@ -43,6 +43,17 @@ func TestDefaults(t *testing.T) {
 	require.Regexp(t, `^v1:[0-9a-f]{64}$`, hash)
 }
 
+// That the start was asked for as a delay is kept: it moves with the database's clock, while a chosen time stays.
+func TestADelayIsKept(t *testing.T) {
+	got, err := take(`{"delay":"90s"}`)
+	require.NoError(t, err)
+	require.Equal(t, 90*time.Second, got.Delay)
+	require.Equal(t, now.Add(90*time.Second), got.ScheduledAt)
+	got, err = take(`{"scheduledAt":"2026-03-01T18:30:00+05:30"}`)
+	require.NoError(t, err)
+	require.Zero(t, got.Delay)
+}
+
 func TestEveryField(t *testing.T) {
 	got, err := take(`{"id":"order:7","payload":[1e400, "\ud800", 9007199254740993],"priority":0,"scheduledAt":"2026-03-01T18:30:00.0001+05:30",
 		"expiresAt":"2026-03-02T00:00:00Z","timeout":"PT1M30S","maxAttempts":1,"maxLosses":0,

@@ -52,6 +52,9 @@ func TestMend(t *testing.T) {
 	snoozed := claimTasks(t, s, insertTasks(t, s, 1)...)[0]
 	finishOne(t, s, snoozed, task.Snoozed) // in 90 s
 	snoozed = ahead(t, s, snoozed.ID, step)
+	delayed := ahead(t, s, insertTasks(t, s, 1, func(tk *task.Task) {
+		tk.Delay, tk.ScheduledAt = time.Minute, now.Add(time.Minute)
+	})[0].ID, step)
 	running := ahead(t, s, claimTasks(t, s, insertTasks(t, s, 1)...)[0].ID, step)
 	short := ahead(t, s, claimTasks(t, s, insertTasks(t, s, 1, func(tk *task.Task) { tk.Timeout = time.Minute })...)[0].ID, step)
 	patch(t, s, short.ID, bson.D{{Key: "deadlineAt", Value: now.Add(20 * time.Second)}})
@@ -70,10 +73,10 @@ func TestMend(t *testing.T) {
 	barely := ahead(t, s, insertTasks(t, s, 1)[0].ID, time.Second)
 	keep(barely)
 
-	require.Equal(t, 5, mend(t, s))
+	require.Equal(t, 6, mend(t, s))
 	require.Zero(t, mend(t, s), "once")
 
-	for _, before := range []*task.Task{atOnce, retried, snoozed} {
+	for _, before := range []*task.Task{atOnce, delayed, retried, snoozed} {
 		tk := getTask(t, s, before.ID)
 		requireSound(t, tk)
 		require.Equal(t, task.Pending, tk.State)

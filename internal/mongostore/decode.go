@@ -31,6 +31,8 @@ func decodeTask(raw bson.Raw) (*task.Task, error) {
 			t.Channel = text(v)
 		case "scheduledAt":
 			t.ScheduledAt = date(v)
+		case "delayMs":
+			t.Delay = millis(v)
 		case "createdAt":
 			t.CreatedAt = date(v)
 		case "startedAt":

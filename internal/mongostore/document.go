@@ -53,6 +53,9 @@ func appendTask(dst []byte, t *task.Task) ([]byte, error) {
 	dst = bsoncore.AppendStringElement(dst, "channel", t.Channel)
 	dst = appendTime(dst, "scheduledAt", t.ScheduledAt)
 	dst = appendTime(dst, "createdAt", t.CreatedAt)
+	if t.Delay > 0 {
+		dst = bsoncore.AppendInt64Element(dst, "delayMs", t.Delay.Milliseconds())
+	}
 	dst = appendTime(dst, "startedAt", t.StartedAt)
 	dst = appendTime(dst, "finishedAt", t.FinishedAt)
 	dst = bsoncore.AppendInt32Element(dst, "attempts", int32(t.Attempts))

@@ -17,7 +17,7 @@ const mendSlack = 2 * time.Second
 
 // Mend repairs what a step back of the server's clock leaves behind. Leases of running tasks that end later than now + lease would
 // keep a dead worker's task for as long as the clock went back: they are pulled in to now + lease. Pending tasks whose newest
-// change lies in the future, and which were due at once or wait for a retry, would start that much too late: their scheduledAt is
+// change lies in the future, and which were due at once, after a delay or for a retry, would start that much too late: their scheduledAt is
 // pulled back by as much. A start time that a submitter chose stays. It returns how many tasks it changed.
 func (s *Store) Mend(ctx context.Context, now time.Time, lease time.Duration) (int, error) {
 	leases, err := s.mendLeases(ctx, now, lease)
@@ -54,7 +54,7 @@ func (s *Store) mendStarts(ctx context.Context, now time.Time) (int, error) {
 	cursor, err := s.bulkTasks.Find(ctx, bson.D{
 		{Key: "state", Value: string(task.Pending)}, {Key: "scheduledAt", Value: bson.D{{Key: "$gt", Value: now.Add(mendSlack)}}},
 	}, options.Find().SetSort(ascending("scheduledAt")).SetBatchSize(maxBatch).SetProjection(bson.D{
-		{Key: "change", Value: 1}, {Key: "scheduledAt", Value: 1}, {Key: "createdAt", Value: 1}}))
+		{Key: "change", Value: 1}, {Key: "scheduledAt", Value: 1}, {Key: "createdAt", Value: 1}, {Key: "delayMs", Value: 1}}))
 	if err != nil {
 		return 0, err
 	}
@@ -95,8 +95,8 @@ func startInFuture(t *task.Task, now time.Time) (to time.Time, late bool) {
 	if err != nil || c.At.Sub(now) <= mendSlack {
 		return time.Time{}, false
 	}
-	// A later start than its insert was the submitter's choice.
-	if c.Reason == task.ReasonSubmitted && t.ScheduledAt.After(t.CreatedAt) {
+	// A later start than its insert was the submitter's choice, unless it was given as a delay.
+	if c.Reason == task.ReasonSubmitted && t.ScheduledAt.After(t.CreatedAt) && t.Delay == 0 {
 		return time.Time{}, false
 	}
 	return t.ScheduledAt.Add(-c.At.Sub(now)), true

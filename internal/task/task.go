@@ -20,8 +20,9 @@ type Task struct {
 	Channel     string
 	ScheduledAt time.Time // not started before
 	CreatedAt   time.Time
-	StartedAt   time.Time // of the newest attempt
-	FinishedAt  time.Time // zero until terminal
+	Delay       time.Duration // what the start was asked for as, from the insert on; zero: as a time, or at once
+	StartedAt   time.Time     // of the newest attempt
+	FinishedAt  time.Time     // zero until terminal
 
 	Attempts    int // executions started
 	Failures    int // errors, panics and timeouts that a worker reported; charged to MaxAttempts
