@@ -71,7 +71,8 @@ func (g *game) insert(tasks []*task.Task) *act {
 	a.call = func(a *act) {
 		known := make([]bool, len(tasks))
 		for i, tk := range tasks {
-			if known[i] = g.models[tk.ID] != nil; !known[i] {
+			m := g.models[tk.ID]
+			if known[i] = m != nil && m.Seq > 0; m == nil {
 				g.models[tk.ID] = &model{}
 			}
 		}
