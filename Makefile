@@ -72,4 +72,4 @@ demo: build ## replay recorded traffic, kill a worker, account for every task (a
 
 .PHONY: bench
 bench: build deps ## measure ax beside the ceiling of this machine, in one run
-	go run ./bench
+	go run ./bench $(if $(STAGES),-stages $(STAGES))

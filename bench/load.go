@@ -83,26 +83,11 @@ func (r *rig) lastFinished(ctx context.Context, from, to time.Time) (last time.T
 
 // steady publishes single tasks at an even rate and returns the times from each publish to the start of its handler.
 func (r *rig) steady(ctx context.Context, perSecond int, skip int) ([]time.Duration, error) {
-	n := perSecond * int(steadyFor/time.Second)
-	failed := make(chan error, n)
-	begun := time.Now()
-	for i := range n {
-		due := begun.Add(time.Duration(i) * time.Second / time.Duration(perSecond))
-		timer := time.NewTimer(time.Until(due))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		t := client.NewTask(noopType, noop{Published: ledger.Now()})
-		go func() { failed <- firstError(r.client.Publish(ctx, t)) }() // many users, each with one task
+	published, err := r.publishEvenly(ctx, perSecond, steadyFor) // many users, each with one task
+	if err != nil {
+		return nil, fmt.Errorf("steady: %w", err)
 	}
-	for range n {
-		if err := <-failed; err != nil {
-			return nil, fmt.Errorf("steady: %w", err)
-		}
-	}
-	runs, err := r.starts(ctx, skip, n)
+	runs, err := r.starts(ctx, skip, len(published))
 	if err != nil {
 		return nil, fmt.Errorf("steady: %w", err)
 	}

@@ -36,8 +36,16 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	bin := flags.String("bin", "dist", "folder with the services' programs; `make build` fills it")
 	quick := flags.Bool("quick", false, "only the burst and its ceiling, about a minute")
+	stageRates := flags.String("stages", "", "instead of all else: where the time of single tasks goes at these rates a second, such as 50,200,500")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	var rates []int
+	if *stageRates != "" {
+		var err error
+		if rates, err = parseRates(*stageRates); err != nil {
+			return err
+		}
 	}
 	abs, err := filepath.Abs(*bin)
 	if err != nil {
@@ -54,7 +62,12 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer mongo.Stop()
 	out := &report{out: os.Stdout, store: mongo.Store()}
-	if err := measure(ctx, abs, dir, mongo, out, *quick); err != nil {
+	if rates != nil {
+		err = stages(ctx, abs, dir, mongo, out, rates)
+	} else {
+		err = measure(ctx, abs, dir, mongo, out, *quick)
+	}
+	if err != nil {
 		return err
 	}
 	return out.table()
