@@ -94,6 +94,24 @@ func TestHeartbeatTellsTwoExecutionsOfOneWorkerApart(t *testing.T) {
 	require.Equal(t, task.HeartbeatResult{}, beat(t, s, owned(second)...))
 }
 
+// A worker lost a task, claimed it again together with another, and beats for the old execution and for the other task: the id and
+// the token of the new execution are both in the request, but not as a pair.
+func TestHeartbeatLeavesAnExecutionAloneThatItDoesNotName(t *testing.T) {
+	s := openStore(t)
+	tasks := insertTasks(t, s, 2)
+	old := claimTasks(t, s, tasks[0])[0]
+	reviveTask(t, s, old.ID)
+	again := claimTasks(t, s, tasks...)
+	before := getTask(t, s, old.ID)
+	require.Equal(t, owned(old), beat(t, s, owned(old, again[1])...).Lost)
+	require.Equal(t, before, getTask(t, s, old.ID))
+	require.True(t, getTask(t, s, again[1].ID).LeaseUntil.After(again[1].LeaseUntil), "the one that it names is extended")
+	inTime := task.HeartbeatRequest{Worker: "w1", Owned: owned(old, again[1]), Lease: time.Hour, InTime: true}
+	_, err := s.Heartbeat(t.Context(), inTime)
+	require.NoError(t, err)
+	require.Equal(t, before, getTask(t, s, old.ID), "nor is its deadline put off")
+}
+
 func TestHeartbeatWithoutAReply(t *testing.T) {
 	cut := &replyCutter{}
 	s := openStore(t, func(o *Options) { o.adjust = cut.dial })

@@ -17,37 +17,52 @@ import (
 // of them; those already extended stay so.
 func (s *Store) Heartbeat(ctx context.Context, r task.HeartbeatRequest) (task.HeartbeatResult, error) {
 	var result task.HeartbeatResult
-	update, err := beatUpdate(r)
-	if err != nil {
-		return result, fmt.Errorf("heartbeat: %w", err)
-	}
-	for part := range slices.Chunk(r.Owned, maxBatch) {
-		if err := s.beat(ctx, part, update, &result); err != nil {
+	for part := range slices.Chunk(r.Owned, beatBatch) {
+		update, err := beatUpdate(r, part)
+		if err == nil {
+			err = s.beat(ctx, part, update, &result)
+		}
+		if err != nil {
 			return task.HeartbeatResult{}, fmt.Errorf("heartbeat: %w", err)
 		}
 	}
 	return result, nil
 }
 
+// beatBatch bounds the executions of one update: each document is looked up among all of them.
+const beatBatch = 250
+
 // beatUpdate is no transition: it leaves state, seq, change and history alone.
-func beatUpdate(r task.HeartbeatRequest) (pipeline, error) {
+//
+// The filter knows the ids and the claims, but not which belong together, so the update looks: a worker that lost an execution and
+// has claimed the task again, perhaps without having heard of it, beats for the old one, and must not extend the new one.
+func beatUpdate(r task.HeartbeatRequest, owned []task.Owned) (pipeline, error) {
+	pairs := make([]string, len(owned))
+	for i, o := range owned {
+		pairs[i] = o.ID + "|" + o.Claim
+	}
+	ours := func(field string, then any) bson.D { // a field as it is, unless the execution is one of these
+		return bson.D{{Key: field, Value: bson.D{{Key: "$cond", Value: bson.A{
+			bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$concat", Value: bson.A{"$_id", "|", "$claim"}}}, literal(pairs)}}},
+			then, "$" + field}}}}}
+	}
 	var all [][]byte
 	if r.InTime {
 		// Two leases: one for this beat, one until the next that can say so. Where the clock is right this changes nothing that
 		// matters: such a deadline is as far ahead already, or nearly.
-		deadline, err := bson.Marshal(bson.D{{Key: "$set", Value: bson.D{{Key: "deadlineAt",
-			Value: latest("$deadlineAt", later("$$NOW", 2*r.Lease.Milliseconds()))}}}})
+		deadline, err := bson.Marshal(bson.D{{Key: "$set", Value: ours("deadlineAt",
+			latest("$deadlineAt", later("$$NOW", 2*r.Lease.Milliseconds())))}})
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, deadline)
 	}
-	lease, err := bson.Marshal(bson.D{{Key: "$set", Value: bson.D{{Key: "leaseUntil", Value: earliest(
-		later("$$NOW", r.Lease.Milliseconds()), "$deadlineAt", later("$cancelRequestedAt", task.CancelGrace.Milliseconds()))}}}})
+	lease, err := bson.Marshal(bson.D{{Key: "$set", Value: ours("leaseUntil", earliest(
+		later("$$NOW", r.Lease.Milliseconds()), "$deadlineAt", later("$cancelRequestedAt", task.CancelGrace.Milliseconds())))}})
 	if err != nil {
 		return nil, err
 	}
-	check, err := bson.Marshal(bson.D{{Key: "$set", Value: bson.D{{Key: "checkAt", Value: "$leaseUntil"}}}})
+	check, err := bson.Marshal(bson.D{{Key: "$set", Value: ours("checkAt", "$leaseUntil")}})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +79,7 @@ func (s *Store) beat(ctx context.Context, owned []task.Owned, update pipeline, r
 		}
 	}
 	// The guard keeps a beat from extending a lease that belongs to another worker by now (claim: each token is one worker's) or
-	// from reviving what has ended (state).
+	// from reviving what has ended (state). Another execution of the same worker is kept apart by the update.
 	if _, err := s.claims.UpdateMany(ctx, bson.D{
 		{Key: "_id", Value: in(ids)},
 		{Key: "claim", Value: in(claims)},
