@@ -17,7 +17,7 @@ import (
 const (
 	exitOK      = 0
 	exitFailed  = 1 // what was asked for did not happen
-	exitInvalid = 2 // bad input: nothing was sent or stored
+	exitInvalid = 2 // bad input: nothing was sent or stored; or an audit that could not check everything
 )
 
 func main() {
@@ -38,6 +38,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	switch {
 	case err == nil:
 		return exitOK
+	case unchecked(err):
+		fmt.Fprintf(errOut, "ax: could not check: %v\n", err)
+		return exitInvalid
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitFailed // interrupted by the user, who knows
 	}
@@ -52,6 +55,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
+
+func unchecked(err error) bool {
+	_, ok := errors.AsType[uncheckedError](err)
+	return ok
+}
 
 func invalid(err error) bool {
 	if _, ok := errors.AsType[usageError](err); ok {

@@ -30,7 +30,7 @@ func newRoot() *cobra.Command {
 		Use:   "ax",
 		Short: "Submit, watch and control background tasks",
 		Long: "ax submits, watches and controls background tasks.\n\nTo try it: `ax dev` in one terminal, then in another the AX_NATS_URL that it prints and\n" +
-			"  ax submit email --payload '{\"to\":\"a@example.com\"}'\n\nExit codes: 0 done, 1 failed, 2 bad input (nothing was sent or stored).",
+			"  ax submit email --payload '{\"to\":\"a@example.com\"}'\n\nExit codes: 0 done, 1 failed, 2 bad input (nothing was sent or stored).\n`ax verify` has its own.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       process.Version,
@@ -50,7 +50,7 @@ func newRoot() *cobra.Command {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
 	root.AddCommand(newDev(), newSubmit(s), newGet(s), newHistory(s), newWait(s), newList(s), newCancel(s), newRerun(s), newWatch(s),
-		newStatus(s), newSchedule(s), newVersion(s))
+		newStatus(s), newVerify(s), newSchedule(s), newVersion(s))
 	return root
 }
 
