@@ -13,7 +13,7 @@ WITH_TMP := tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; export TMPDIR="$$tmp"
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
 deps: ## fetch the Go modules and a local database (its first build takes 5-7 minutes)
@@ -49,6 +49,20 @@ test: test-deps ## run all tests, after setting up what they need (under 15 minu
 	GORACE=atexit_sleep_ms=0 go test $(RACE) -shuffle=on -timeout 10m $$unit; \
 	echo "go test ./test/... (whole systems of processes)"; \
 	go test -shuffle=on -timeout 12m -p 1 ./test/...
+
+FUZZTIME := 30s
+
+.PHONY: fuzz
+fuzz: ## feed what reads input with random input, FUZZTIME (30s) each
+	@$(WITH_TMP) grep -rE --include='*_test.go' '^func Fuzz' cmd internal pkg services | sed -E 's,^(.*)/[^/]*:func (Fuzz[A-Za-z0-9]+).*,\1 \2,' | sort | \
+	while read -r folder name; do \
+	  echo "fuzzing $$folder $$name for $(FUZZTIME)"; \
+	  go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$folder" | tail -n 3; \
+	done
+
+.PHONY: mutations
+mutations: deps ## take the guards away one at a time: a test must fail for each (a quarter of an hour)
+	@$(WITH_TMP) go run ./test/mutations $(if $(ONLY),-only '$(ONLY)')
 
 .PHONY: lint
 lint: ## check format, vet, staticcheck and the import rules

@@ -111,6 +111,16 @@ func TestCancelGuard(t *testing.T) {
 }
 
 // Claims, reports and cancels at once: each task ends in one way, and what Cancel answered is what happened.
+// Of two that ask at once for the end of the same execution, the second changes nothing: the grace does not begin again.
+func TestCancelIsAskedForOnce(t *testing.T) {
+	s := openStore(t)
+	running := claimTasks(t, s, insertTasks(t, s, 1)...)[0]
+	require.NoError(t, s.tryCancel(t.Context(), running, "operator/first"))
+	asked := getTask(t, s, running.ID)
+	require.NoError(t, s.tryCancel(t.Context(), running, "operator/second"))
+	require.Equal(t, asked, getTask(t, s, running.ID))
+}
+
 func TestCancelRace(t *testing.T) {
 	s := openStore(t)
 	for range 30 {

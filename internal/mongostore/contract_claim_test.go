@@ -169,6 +169,22 @@ func TestResolve(t *testing.T) {
 	require.Equal(t, []string{mine.ID}, idsOf(got))
 }
 
+// The look behind a claim that won everything asks for the ids alone on some servers: what was revived and taken by another since, or
+// has ended, is not returned.
+func TestFindWonLeavesOutWhatHasMovedOn(t *testing.T) {
+	for _, secantus := range []bool{true, false} {
+		s := openStore(t)
+		s.secantus = secantus
+		held := claimTasks(t, s, insertTasks(t, s, 3)...)
+		reviveTask(t, s, held[1].ID)
+		claimTasks(t, s, held[1])
+		finishOne(t, s, held[2], task.Succeeded)
+		got, err := s.findWon(t.Context(), held[0].Claim, idsOf(held))
+		require.NoError(t, err)
+		require.Equal(t, idsOf(held[:1]), idsOf(got))
+	}
+}
+
 // Without a trusted time nothing that depends on it is written.
 func TestClaimAndInsertNeedTheTime(t *testing.T) {
 	s := openStore(t)

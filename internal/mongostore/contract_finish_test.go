@@ -193,6 +193,22 @@ func TestFinishRefusesWhatIsNoLongerItsOwn(t *testing.T) {
 	}
 }
 
+// A report is known again by its claim: an earlier execution by the same worker that ended in the same way is another.
+func TestFinishIsNotRecordedByAnEarlierExecution(t *testing.T) {
+	s := openStore(t)
+	for _, kind := range []task.OutcomeKind{task.FailedAttempt, task.Released, task.Snoozed} {
+		first := claimTasks(t, s, insertTasks(t, s, 1)...)[0]
+		finishOne(t, s, first, kind)
+		patch(t, s, first.ID, bson.D{{Key: "scheduledAt", Value: first.ScheduledAt}})
+		second := claimTasks(t, s, first)[0]
+		reviveTask(t, s, second.ID)
+		before := getTask(t, s, second.ID)
+		require.ErrorIs(t, finish(t, s, outcomeOf(second, kind))[0], task.ErrLeaseLost, kind)
+		require.NoError(t, finish(t, s, outcomeOf(first, kind))[0], "the first one is on record")
+		require.Equal(t, before, getTask(t, s, second.ID))
+	}
+}
+
 // The same report twice is recorded once, and answered the same; another report of the same execution is refused.
 func TestFinishTwice(t *testing.T) {
 	s := openStore(t)

@@ -228,3 +228,34 @@ func TestRedactHidesUsersAndPasswords(t *testing.T) {
 		require.Equal(t, want, Redact(in))
 	}
 }
+
+// Whatever stands in the environment, a configuration is loaded within its limits or refused by name.
+func FuzzLoad(f *testing.F) {
+	for _, v := range [][2]string{{"AX_REAPER_SWEEP", "5s"}, {"AX_REAPER_SWEEP", "5"}, {"AX_REAPER_SWEEP", "-1s"}, {"AX_REAPER_SWEEP", "9999999h"},
+		{"AX_REAPER_BATCH", "0"}, {"AX_REAPER_BATCH", "1e3"}, {"AX_REAPER_SHARE", "NaN"}, {"AX_REAPER_SHARE", "1.0000001"}, {"AX_REAPER_DRY_RUN", "perhaps"},
+		{"AX_REAPER_TYPES", ",,"}, {"AX_REAPER_SWEEPS", "5s"}, {"AX_LOG_LEVEL", "loud"}, {"AX_HTTP_ADDR", ":"}, {"AX_STOP_TIMEOUT", "1ns"}, {"AX_", ""}} {
+		f.Add(v[0], v[1])
+	}
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if !strings.HasPrefix(name, "AX_") || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			t.Skip("no variable of ax that an environment could hold")
+		}
+		cleanEnv(t, "AX_MONGO_URI", "mongodb://db", "AX_NATS_URL", "nats://bus", name, value)
+		var c reaperConfig
+		if err := Load("reaper", &c); err != nil {
+			wrong, ok := errors.AsType[*ConfigError](err)
+			require.True(t, ok, "%v", err)
+			require.NotEmpty(t, wrong.Problems)
+			for _, p := range wrong.Problems {
+				require.Contains(t, p, "AX_", "a problem names its variable")
+			}
+			return
+		}
+		require.True(t, c.Sweep >= 100*time.Millisecond && c.Sweep <= time.Minute, "%v", c.Sweep)
+		require.True(t, c.Batch >= 1 && c.Batch <= 5000, "%v", c.Batch)
+		require.True(t, c.Share >= 0 && c.Share <= 1, "%v", c.Share)
+		require.Positive(t, c.Keep)
+		require.Positive(t, c.StopTimeout)
+		require.Contains(t, []string{"text", "json"}, c.LogFormat)
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -183,4 +184,32 @@ func requireField(t *testing.T, err error, field string) {
 	require.True(t, errors.As(err, &refused), "got %v", err)
 	require.Equal(t, field, refused.Field)
 	require.NotEmpty(t, refused.Allowed)
+}
+
+// What is accepted as an id or a type goes into subjects, change strings and execution ids, whose parts it must not break.
+func FuzzValidateNames(f *testing.F) {
+	for _, name := range []string{"", "a", "email", "Order-7.b_c", "cron:nightly:2026-01-01T00:00:00Z", "ax:x", "a|b", "a.*", "a b", "\x00", "ä", "a>", "-a", strings.Repeat("x", 200)} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		id, kind := ValidateID(name), ValidateType(name)
+		for field, err := range map[string]error{"id": id, "type": kind} {
+			if wrong, ok := errors.AsType[*FieldError](err); err != nil {
+				require.True(t, ok && wrong.Field == field && wrong.Allowed != "", "%v", err)
+			}
+		}
+		if id == nil || kind == nil {
+			require.NotEmpty(t, name)
+			require.LessOrEqual(t, len(name), MaxIDLength)
+			require.False(t, strings.ContainsAny(name, "|*> \t\r\n/\x00"), "%q", name)
+			require.True(t, utf8.ValidString(name))
+		}
+		if id == nil {
+			require.True(t, WellFormedID(name))
+			require.False(t, strings.HasPrefix(name, "cron:"), "those belong to schedules")
+		}
+		if kind == nil {
+			require.NotContains(t, name, ".", "it is one token of a subject")
+		}
+	})
 }
