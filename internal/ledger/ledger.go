@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,9 +19,12 @@ import (
 const (
 	Started = "start"
 	Ended   = "end"
+	// Fenced says until when an execution is valid unless a later one extends it: At lies ahead. One is written for the claim and
+	// for each acknowledged heartbeat, because a process that is stopped cannot write that its time is over.
+	Fenced = "fence"
 )
 
-// Record is one line: a handler began or ended.
+// Record is one line: a handler began or ended, or its time was extended.
 type Record struct {
 	Kind      string `json:"kind"`
 	At        int64  `json:"at"` // nanoseconds of the machine's monotonic clock
@@ -42,6 +46,9 @@ func Now() int64 {
 	}
 	return ts.Nano()
 }
+
+// Until is a moment by this process's monotonic clock as the records have it.
+func Until(t time.Time) int64 { return Now() + int64(time.Until(t)) }
 
 // Writer appends the records of one process.
 type Writer struct {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -29,6 +30,45 @@ func TestReadJoinsStartsAndEndsOverFiles(t *testing.T) {
 	require.EqualValues(t, 40, got[1].End)
 	require.Equal(t, OpenEnded, got[2].End)
 	require.Empty(t, Overlaps(got), "the second worker took t2 only after the first had died")
+}
+
+// A stopped process writes nothing: what it ran lasted until the last time it was sure of, and so may be followed but not joined.
+func TestAnExecutionLastsNoLongerThanItsLastFence(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	w, err := Open(path, "w")
+	require.NoError(t, err)
+	for _, r := range []Record{
+		{Kind: Fenced, Task: "t", Execution: "c1:t", At: 40},
+		{Kind: Started, Task: "t", Execution: "c1:t", At: 10},
+		{Kind: Fenced, Task: "t", Execution: "c1:t", At: 60},
+		{Kind: Started, Task: "t", Execution: "c2:t", At: 70}, // by another worker, after the first one's time
+		{Kind: Ended, Task: "t", Execution: "c1:t", At: 90, Outcome: "ok"},
+		{Kind: Fenced, Task: "t", Execution: "c2:t", At: 100},
+		{Kind: Ended, Task: "t", Execution: "c2:t", At: 80, Outcome: "ok"},
+	} {
+		require.NoError(t, w.Write(r))
+	}
+	require.NoError(t, w.Close())
+	got, err := Read(nil, path)
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	require.EqualValues(t, 60, got[0].End)
+	require.Equal(t, Stale, got[0].Result)
+	require.EqualValues(t, 80, got[1].End, "a fence ahead ends nothing")
+	require.Equal(t, "ok", got[1].Result)
+	require.Empty(t, Overlaps(got))
+
+	w, err = Open(path, "w")
+	require.NoError(t, err)
+	require.NoError(t, w.Write(Record{Kind: Fenced, Task: "t", Execution: "c1:t", At: 75})) // the first one's time was extended after all
+	require.NoError(t, w.Close())
+	got, err = Read(nil, path)
+	require.NoError(t, err)
+	require.Len(t, Overlaps(got), 1)
+}
+
+func TestUntilIsOnTheRecordsClock(t *testing.T) {
+	require.InDelta(t, Now()+int64(time.Hour), Until(time.Now().Add(time.Hour)), float64(10*time.Second))
 }
 
 func TestOverlapsFindsAnExecutionInsideALongerOne(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 // Execution is one run of a handler, joined from its records.
 type Execution struct {
 	Record        // of the start
-	End    int64  // nanoseconds; of the handler's return, else of its process's death, else [Open ended]
-	Result string // outcome of the end; "killed" when the process died, "" when neither is known
+	End    int64  // nanoseconds; of the handler's return or its process's death, of its last fence when that came first, else [OpenEnded]
+	Result string // outcome of the end; "killed" when the process died, "fenced" when its time was over, "" when none is known
 }
 
 // OpenEnded is the End of an execution that nothing ended.
@@ -21,11 +21,14 @@ const OpenEnded = int64(1<<63 - 1)
 // Killed is the Result of an execution whose process died before the handler returned.
 const Killed = "killed"
 
+// Stale is the Result of an execution whose time was over, by its last fence, before its handler returned or its process died.
+const Stale = "fenced"
+
 // Read joins the records of several files. Deaths holds the time at which a worker's process was seen to be gone: what it
 // had not ended lasted until then. A line that is no record is an error, except for a last line without an end, which a
 // full disk can leave.
 func Read(deaths map[string]int64, paths ...string) ([]Execution, error) {
-	byID := map[string]*Execution{}
+	byID, fences := map[string]*Execution{}, map[string]int64{}
 	var order []*Execution
 	for _, path := range paths {
 		records, err := readFile(path)
@@ -36,6 +39,8 @@ func Read(deaths map[string]int64, paths ...string) ([]Execution, error) {
 			key := r.Worker + "/" + r.Execution
 			e := byID[key]
 			switch {
+			case r.Kind == Fenced: // the first one stands before the start
+				fences[key] = max(fences[key], r.At)
 			case r.Kind == Started && e != nil:
 				return nil, fmt.Errorf("read ledger %s: execution %s started twice on %s", path, r.Execution, r.Worker)
 			case r.Kind == Started:
@@ -52,6 +57,9 @@ func Read(deaths map[string]int64, paths ...string) ([]Execution, error) {
 	for _, e := range order {
 		if died, ok := deaths[e.Worker]; ok && e.End == OpenEnded {
 			e.End, e.Result = died, Killed
+		}
+		if fence, ok := fences[e.Worker+"/"+e.Execution]; ok && fence < e.End {
+			e.End, e.Result = fence, Stale
 		}
 		out = append(out, *e)
 	}

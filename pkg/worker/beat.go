@@ -72,6 +72,7 @@ func (b *beats) extend(ctx context.Context, owned []task.Owned) error {
 		if err != nil {
 			return err
 		}
+		b.runs.noteConfirmed(part, sent, result.Lost)
 		for _, e := range b.runs.confirm(part, sent, result) {
 			b.lost(e)
 		}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type execution struct {
 	// confirmed is when the request was sent that last confirmed this execution: its claim or a beat. The lease goes at
 	// least from then on, whatever the way took.
 	confirmed time.Time
+	note      func(executionID string, until time.Time) // [Options.Confirmed]; nil: nobody asks
 	verdict   verdict
 	returned  bool // the handler has returned
 	progress  progressState
@@ -63,7 +65,10 @@ func newRuns(lease time.Duration) *runs {
 
 // fence is when a handler must be told that its lease is lost, unless a beat confirms it before: a fifth of the lease early,
 // so that it can stop before another worker may begin.
-func (r *runs) fence(e *execution) time.Time { return e.confirmed.Add(r.lease - r.lease/5) }
+func (r *runs) fence(e *execution) time.Time { return r.until(e.confirmed) }
+
+// until is how long an execution is valid whose claim or beat was sent at the given time and confirmed.
+func (r *runs) until(sent time.Time) time.Time { return sent.Add(r.lease - r.lease/5) }
 
 func (r *runs) add(e *execution) {
 	r.mu.Lock()
@@ -113,6 +118,22 @@ func (r *runs) split(owned []task.Owned, now time.Time) (inTime, ending []task.O
 		}
 	}
 	return inTime, ending
+}
+
+// noteConfirmed tells whoever audits this worker how long executions are valid. It is called before a beat's answer is acted on,
+// so that what the audit has is never behind what this worker goes by.
+func (r *runs) noteConfirmed(asked []task.Owned, sent time.Time, lost []task.Owned) {
+	r.mu.Lock()
+	var told []*execution
+	for _, o := range asked {
+		if e := r.open[o]; e != nil && e.note != nil && e.verdict == undecided && !slices.Contains(lost, o) {
+			told = append(told, e)
+		}
+	}
+	r.mu.Unlock()
+	for _, e := range told {
+		e.note(e.task.ExecutionID(), r.until(sent))
+	}
 }
 
 // confirm notes a beat that was sent at the given time, and acts on its answer. It returns what was lost.

@@ -48,6 +48,11 @@ type Options struct {
 	// ErrShutdown: 1 ms to StopTimeout, default a quarter of it.
 	SoftStop time.Duration
 
+	// Confirmed, when set, is called at the start of each execution and at each heartbeat that the database confirmed, with the
+	// time until which the execution is valid unless a later heartbeat extends it: its handler's context ends then. For audits;
+	// it is called by the loop that beats, so it must return at once.
+	Confirmed func(executionID string, until time.Time)
+
 	// Log receives the worker's log lines. Default [slog.Default].
 	Log *slog.Logger
 	// Registerer receives the worker's metrics, ax_worker_*. Default: they are kept, but nowhere shown.

@@ -26,6 +26,9 @@ func (e *engine) start(tasks []*task.Task, sent time.Time) {
 	for _, t := range tasks {
 		x := e.newExecution(t, sent)
 		x.started = time.Now()
+		if x.note = e.opts.Confirmed; x.note != nil {
+			x.note(t.ExecutionID(), e.runs.until(sent))
+		}
 		deadline := x.started.Add(t.Timeout)
 		x.public = publicTask(t, deadline)
 		// The handler's context descends from nothing: whether it may go on is decided here, case by case, with a cause.

@@ -14,11 +14,12 @@ import (
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/pkg/client"
 	"github.com/ax-scheduler/ax/pkg/events"
+	"github.com/ax-scheduler/ax/test/programs"
 )
 
 const (
-	ahead  = "CLOCK_OFFSET_SECONDS=3600"
-	behind = "CLOCK_OFFSET_SECONDS=-3600"
+	ahead  = programs.Offset + "=3600"
+	behind = programs.Offset + "=-3600"
 	// early is how much sooner than asked a task may start: times written by an insert are an estimate of the database's.
 	early = 300 * time.Millisecond
 	// late is a bound for a slow machine; an hour is what this is about.

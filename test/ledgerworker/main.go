@@ -58,7 +58,12 @@ func run(ctx context.Context) error {
 		}
 		p.OnStop("ledger", func(context.Context) error { return book.Close() })
 		w, err := worker.New(worker.Options{ID: os.Getenv("LEDGER_NAME"), MongoURI: common.MongoURI, Database: common.Database,
-			NATSURL: common.NATSURL, Slots: slots, Lease: lease, Log: p.Log, Registerer: p.Registry})
+			NATSURL: common.NATSURL, Slots: slots, Lease: lease, Log: p.Log, Registerer: p.Registry,
+			Confirmed: func(executionID string, until time.Time) {
+				if err := book.Write(ledger.Record{Kind: ledger.Fenced, Execution: executionID, At: ledger.Until(until)}); err != nil {
+					p.Log.Error("the ledger cannot be written", "err", err) // the execution then counts as longer than it was
+				}
+			}})
 		if err != nil {
 			return err
 		}
