@@ -28,10 +28,12 @@ const (
 	announced = 1 // by a gap event
 )
 
-// trail is what was published of one task: marks[i] is of seq first+i.
+// trail is what was published of one task: marks[i] is of seq first+i. Opened is the seq that the stream told first: what comes
+// below it later was published once before, in a stream that is no more, and is told again.
 type trail struct {
-	first int64
-	marks []uint32
+	first  int64
+	opened int64
+	marks  []uint32
 }
 
 // trails are the trails of all tasks whose events the stream holds. Tasks are known by a hash of their id: one of 64 bits, so that two of
@@ -95,7 +97,7 @@ func (tr *trails) add(e events.Event) (*Violation, bool) {
 		if len(tr.tasks) == mostTrails {
 			return nil, false
 		}
-		t = &trail{first: e.Seq}
+		t = &trail{first: e.Seq, opened: e.Seq}
 		tr.tasks[key] = t
 	}
 	if e.Gap != nil {
@@ -119,7 +121,7 @@ func (tr *trails) add(e events.Event) (*Violation, bool) {
 	switch {
 	case before != unseen && before != announced && before != mark:
 		return bad(EventContent, "two events of change %d say different things", e.Seq), true
-	case before == unseen && e.Seq > t.first && e.Seq < newest:
+	case before == unseen && e.Seq > t.opened && e.Seq < newest:
 		return bad(EventOrder, "the event of change %d was first published after that of change %d", e.Seq, newest), true
 	}
 	return nil, true

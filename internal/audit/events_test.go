@@ -63,6 +63,7 @@ func TestEvents(t *testing.T) {
 	all := func(e []events.Event) []events.Event { return e }
 	planted("", "clean", all)
 	planted("", "doubled", func(e []events.Event) []events.Event { return []events.Event{e[0], e[1], e[0], e[1], e[2], e[0]} })
+	planted("", "told again by a new stream", func(e []events.Event) []events.Event { return []events.Event{e[2], e[0], e[1], e[2]} })
 	planted("", "announced", func(e []events.Event) []events.Event {
 		gap := e[1]
 		gap.Gap = &events.Gap{FromSeq: 1, ToSeq: 2}
