@@ -84,6 +84,10 @@ dev: build deps ## run the whole system on this machine until Ctrl-C
 demo: build ## replay recorded traffic, kill a worker, account for every task (about a minute)
 	go run ./examples/replay $(if $(DATA),--data $(DATA))
 
+.PHONY: chaos
+chaos: deps ## break whole systems by a script made from SEED for MINUTES of faults, and judge what they did
+	@$(WITH_TMP) go run ./test/chaos -seed $(or $(SEED),1) -minutes $(or $(MINUTES),5)
+
 .PHONY: bench
 bench: build deps ## measure ax beside the ceiling of this machine, in one run
 	go run ./bench $(if $(STAGES),-stages $(STAGES))

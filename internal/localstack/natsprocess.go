@@ -85,6 +85,10 @@ func (n *NATSProcess) Signal(sig syscall.Signal) error { return n.child.signal(s
 // Down stops it in order if it runs: to clients, NATS is out of reach until Start or Restart.
 func (n *NATSProcess) Down() error { return n.Stop(natsDown) }
 
+// SetMaxStore bounds the bytes of all streams on disk from the next start on; 0 is the default. What is there stays, and nothing is
+// added to a store that is over its bound, as on a full disk.
+func (n *NATSProcess) SetMaxStore(bytes int64) { n.opts.MaxStore = bytes }
+
 // Restart stops it in order if it runs, and starts it again on the same store and port.
 func (n *NATSProcess) Restart(ctx context.Context) error {
 	if err := n.Down(); err != nil {

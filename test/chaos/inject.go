@@ -133,6 +133,18 @@ func (w *world) strikeNATS(ctx context.Context, k kind, over func()) error {
 	if err := w.nats.Kill(); err != nil {
 		return err
 	}
+	if k == full {
+		w.nats.SetMaxStore(1)
+		if err := w.nats.Start(ctx); err != nil {
+			return err
+		}
+		over()
+		if err := w.nats.Kill(); err != nil {
+			return err
+		}
+		w.nats.SetMaxStore(0)
+		return w.nats.Start(ctx)
+	}
 	over()
 	if k == wipe {
 		defer func() {
@@ -145,15 +157,22 @@ func (w *world) strikeNATS(ctx context.Context, k kind, over func()) error {
 	return w.nats.Start(ctx)
 }
 
-// leaderOf finds the replica that says it leads; of the submitters, who have no leader, the first one.
+// leaderOf finds the replica that says it leads, and waits for one while none does; of the submitters, who have no leader, it is the
+// first one.
 func (w *world) leaderOf(ctx context.Context, service string) string {
-	for i := range replicas {
-		name := fmt.Sprintf("%s/%d", service, i)
-		if service == "submitter" || leads(ctx, w.proc(name).URL()) {
-			return name
+	ctx, cancel := context.WithTimeout(ctx, 2*lockTTL)
+	defer cancel()
+	for {
+		for i := range replicas {
+			name := fmt.Sprintf("%s/%d", service, i)
+			if service == "submitter" || leads(ctx, w.proc(name).URL()) {
+				return name
+			}
+		}
+		if wait(ctx, between/2) != nil {
+			return ""
 		}
 	}
-	return ""
 }
 
 func leads(ctx context.Context, url string) bool {

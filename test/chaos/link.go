@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// link is the way from one process to NATS or to the database, which can be cut, slowed or made half-open.
+// link is the way from one process to NATS or to the database, which can be cut, slowed, narrowed or made half-open.
 type link struct {
 	proxy *toxiproxy.Proxy
 	url   string // what the process is given instead of the real address
@@ -24,6 +24,7 @@ func newLink(name, target string) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", name, err)
 	}
+	zerolog.SetGlobalLevel(zerolog.Disabled) // some toxics write to the logger of the whole process
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	proxy := toxiproxy.NewProxy(server, name, "127.0.0.1:0", to.Host)
 	if err := proxy.Start(); err != nil {
@@ -42,6 +43,13 @@ func (l *link) strike(f fault) error {
 	case slow:
 		for _, way := range []string{"upstream", "downstream"} {
 			if err := l.add("latency", way, map[string]int{"latency": 300, "jitter": 200}); err != nil {
+				return err
+			}
+		}
+		return nil
+	case narrow:
+		for _, way := range []string{"upstream", "downstream"} {
+			if err := l.add("bandwidth", way, map[string]int{"rate": 1}); err != nil {
 				return err
 			}
 		}

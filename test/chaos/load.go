@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -109,7 +108,7 @@ func (l *load) run(ctx context.Context) {
 	}
 }
 
-// rest submits what was never acknowledged, now that nothing stands in the way, and ends the schedule.
+// rest submits what was never acknowledged, now that nothing stands in the way.
 func (l *load) rest(ctx context.Context) error {
 	for len(l.again) > 0 {
 		batch := l.again
@@ -119,17 +118,7 @@ func (l *load) rest(ctx context.Context) error {
 			return fmt.Errorf("submit the rest: %d tasks are not accepted: %w", len(l.again), err)
 		}
 	}
-	for {
-		asked, done := context.WithTimeout(ctx, 5*time.Second)
-		err := l.client.DeleteSchedule(asked, schedule)
-		done()
-		if refused, ok := errors.AsType[*events.Error](err); err == nil || ok && refused.Code == events.CodeNotFound {
-			return nil
-		}
-		if wait(ctx, between) != nil {
-			return fmt.Errorf("delete the schedule: %w", err)
-		}
-	}
+	return nil
 }
 
 // submit tries each plan once.

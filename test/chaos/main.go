@@ -112,7 +112,7 @@ func rehearse(ctx context.Context, bin, dir string, s script, log io.Writer) (_ 
 	}
 	r := newReport(e, counts, s)
 	r.quiet = time.Since(over)
-	said, found := w.audit(ctx)
-	r.audit, r.violations = said, append(append(r.violations, l.refused...), found...)
+	w.audit(ctx, "at the end")
+	r.audit, r.violations = w.said, append(append(r.violations, l.refused...), w.found...)
 	return r, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/ledger"
@@ -24,7 +23,7 @@ type report struct {
 	excused    int
 	recovery   []time.Duration // from the end of a broken execution to the next start of its task, sorted
 	quiet      time.Duration
-	audit      string
+	audit      []string // what ax verify said
 	violations []violation
 }
 
@@ -91,7 +90,9 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "recovery, from the end of such an execution to the next start: p50 %v, p95 %v (%d measured)\n",
 		percentile(r.recovery, 50), percentile(r.recovery, 95), len(r.recovery))
 	fmt.Fprintf(out, "quiet %v after the last fault\n", r.quiet.Round(time.Second))
-	fmt.Fprintf(out, "ax verify: %s\n", strings.TrimSpace(r.audit))
+	for _, said := range r.audit {
+		fmt.Fprintf(out, "ax verify %s\n", said)
+	}
 	for _, v := range r.violations {
 		fmt.Fprintln(out, "VIOLATION", v)
 	}

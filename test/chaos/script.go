@@ -28,6 +28,8 @@ const (
 	cut      kind = "cut"       // the connection is refused and what is open is closed
 	slow     kind = "slow"      // what passes the connection is late, by up to a second
 	halfOpen kind = "half-open" // one direction of the connection swallows everything, and neither side is told
+	narrow   kind = "narrow"    // 1 KB/s passes the connection each way: to NATS the process is a slow consumer
+	full     kind = "full"      // NATS comes back with a store that is full, and later with room again
 	wipe     kind = "wipe"      // the store of NATS is deleted
 	drop     kind = "drop"      // the signals that wait for workers are deleted
 	shuffle  kind = "shuffle"   // signals of known tasks are sent again, twice, in any order
@@ -130,7 +132,7 @@ var decks = map[string]func() []fault{
 	"connections": func() []fault {
 		var deck []fault
 		for i, name := range processNames() {
-			for j, k := range []kind{cut, slow, halfOpen} {
+			for j, k := range []kind{cut, slow, halfOpen, narrow} {
 				other := "mongo"
 				if (i+j)%2 == 0 && usesNATS(name) {
 					other = "nats"
@@ -141,7 +143,7 @@ var decks = map[string]func() []fault{
 		return deck
 	},
 	"stores": func() []fault {
-		return []fault{{kind: kill, target: "nats"}, {kind: pause, target: "nats"}, {kind: wipe, target: "nats"}, {kind: kill, target: "mongo"}, {kind: pause, target: "mongo"},
+		return []fault{{kind: kill, target: "nats"}, {kind: pause, target: "nats"}, {kind: wipe, target: "nats"}, {kind: full, target: "nats"}, {kind: kill, target: "mongo"}, {kind: pause, target: "mongo"},
 			{kind: drop, target: "signals"}, {kind: drop, target: "signals"}, {kind: shuffle, target: "signals"}, {kind: shuffle, target: "signals"}}
 	},
 }

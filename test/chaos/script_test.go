@@ -65,3 +65,19 @@ func TestALongScriptHasEveryFault(t *testing.T) {
 	}
 	require.Len(t, off, 3, "ahead, behind and right")
 }
+
+func TestTheSelectionHasEveryKindOfFault(t *testing.T) {
+	met := map[kind]bool{}
+	for _, seed := range selected {
+		for _, track := range newScript(seed, selectionLasts).tracks {
+			for _, f := range track {
+				met[f.kind] = true
+			}
+		}
+	}
+	for _, deck := range decks {
+		for _, f := range deck() {
+			require.True(t, met[f.kind], "%v", f)
+		}
+	}
+}

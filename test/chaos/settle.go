@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -44,11 +45,21 @@ func (w *world) settle(ctx context.Context, accepted []submission) (evidence, er
 			}
 		}
 		open = still
+		if len(open) == 0 || wait(bounded, between) != nil {
+			break
+		}
+	}
+	// With the schedule still firing: of one that is deleted nobody can tell which slots it should have fired.
+	w.audit(ctx, "live")
+	if err := w.endSchedule(ctx); err != nil {
+		return e, err
+	}
+	for {
 		fired, err := w.openTicks(ctx)
 		if err != nil {
 			return e, err
 		}
-		if len(open)+fired == 0 || wait(bounded, between) != nil {
+		if fired == 0 || wait(bounded, between) != nil {
 			break
 		}
 	}
@@ -72,6 +83,23 @@ func (w *world) settle(ctx context.Context, accepted []submission) (evidence, er
 	var err error
 	e.runs, err = ledger.Read(w.deaths, w.ledgers...)
 	return e, err
+}
+
+// endSchedule deletes the schedule.
+func (w *world) endSchedule(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		asked, done := context.WithTimeout(ctx, 5*time.Second)
+		err := w.client.DeleteSchedule(asked, schedule)
+		done()
+		if refused, ok := errors.AsType[*events.Error](err); err == nil || ok && refused.Code == events.CodeNotFound {
+			return nil
+		}
+		if wait(ctx, between) != nil {
+			return fmt.Errorf("delete the schedule: %w", err)
+		}
+	}
 }
 
 // openTicks counts the tasks of the schedule that have not ended.
@@ -166,14 +194,16 @@ func (w *world) readEvents(ctx context.Context) ([]events.Event, error) {
 }
 
 // audit lets ax check itself. What it finds is a violation like the judges' own, and so is that it cannot check.
-func (w *world) audit(ctx context.Context) (said string, found []violation) {
+func (w *world) audit(ctx context.Context, when string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, localstack.ServicePath(w.bin, "ax"), "verify", "--events")
 	cmd.Env = append(cmd.Environ(), "AX_MONGO_URI="+w.mongo.URI(), "AX_MONGO_DB="+database, "AX_NATS_URL="+w.nats.URL())
-	out, err := cmd.CombinedOutput()
+	var progress strings.Builder
+	cmd.Stderr = &progress
+	out, err := cmd.Output()
 	if err != nil {
-		found = append(found, violation{"ax verify", "-", fmt.Sprintf("%v:\n%s", err, out)})
+		w.found = append(w.found, violation{"ax verify", when, fmt.Sprintf("%v:\n%s%s", err, out, progress.String())})
 	}
-	return string(out), found
+	w.said = append(w.said, when+": "+strings.Join(strings.Fields(string(out)), " "))
 }

@@ -53,7 +53,9 @@ type world struct {
 	wipes   []int64
 	exited  []string
 	outputs []*os.File
-	ids     []string // of tasks for faults among the signals
+	said    []string    // by ax verify
+	found   []violation // by ax verify
+	ids     []string    // of tasks for faults among the signals
 }
 
 // startWorld starts everything. What was started is stopped again when a part of it fails.

@@ -37,8 +37,9 @@ var shared struct {
 }
 
 // Main is the body of TestMain: it runs the tests, stops the shared database, fails the run when a goroutine is left
-// over, and exits. A run that panics or times out takes the database with it, because the server dies with its parent.
-func Main(m *testing.M) {
+// over but for those to ignore, and exits. A run that panics or times out takes the database with it, because the server dies with
+// its parent.
+func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
 	if shared.mongo != nil {
 		if err := shared.mongo.Stop(); err != nil {
@@ -47,7 +48,7 @@ func Main(m *testing.M) {
 		}
 	}
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := goleak.Find(ignore...); err != nil {
 			fmt.Fprintln(os.Stderr, "stacktest: goroutines are left over after all tests:", err)
 			code = 1
 		}
