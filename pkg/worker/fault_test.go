@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,8 @@ func TestHandlerIsCancelledBeforeItsLeaseCanEnd(t *testing.T) {
 			cause error
 		}
 		causes := make(chan ended, 1)
+		var mu sync.Mutex
+		var confirmed []time.Duration
 		b := startEngine(t, s, map[string]Handler{"email": func(ctx context.Context, k Task) (any, error) {
 			if k.Attempt > 1 {
 				return "second", nil
@@ -75,7 +78,14 @@ func TestHandlerIsCancelledBeforeItsLeaseCanEnd(t *testing.T) {
 			<-ctx.Done()
 			causes <- ended{time.Since(begun), context.Cause(ctx)}
 			return "too late", nil // never reported
-		}}, func(o *Options) { o.Registerer = metrics })
+		}}, func(o *Options) {
+			o.Registerer = metrics
+			o.Confirmed = func(_ string, until time.Time) {
+				mu.Lock()
+				defer mu.Unlock()
+				confirmed = append(confirmed, until.Sub(begun))
+			}
+		})
 		k := s.add("email", 1)[0]
 		b.bus.signal(k)
 		time.Sleep(12 * time.Second)
@@ -89,6 +99,10 @@ func TestHandlerIsCancelledBeforeItsLeaseCanEnd(t *testing.T) {
 		require.GreaterOrEqual(t, e.after, fence, "not before it must")
 		require.Less(t, e.after, fence+time.Second)
 		synctest.Wait()
+		mu.Lock()
+		require.Len(t, confirmed, 1+len(beats), "by its claim and each beat that was answered")
+		require.Equal(t, fence, confirmed[len(beats)], "audits are told what the worker goes by")
+		mu.Unlock()
 		require.Equal(t, 1.0, counted(t, metrics, "ax_worker_fenced_total"))
 
 		time.Sleep(40 * time.Second) // no reaper came: contact is back, and the task is handed back

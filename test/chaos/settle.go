@@ -199,11 +199,10 @@ func (w *world) audit(ctx context.Context, when string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, localstack.ServicePath(w.bin, "ax"), "verify", "--events")
 	cmd.Env = append(cmd.Environ(), "AX_MONGO_URI="+w.mongo.URI(), "AX_MONGO_DB="+database, "AX_NATS_URL="+w.nats.URL())
-	var progress strings.Builder
-	cmd.Stderr = &progress
-	out, err := cmd.Output()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		w.found = append(w.found, violation{"ax verify", when, fmt.Sprintf("%v:\n%s%s", err, out, progress.String())})
+		w.found = append(w.found, violation{"ax verify", when, fmt.Sprintf("%v:\n%s", err, out)})
 	}
-	w.said = append(w.said, when+": "+strings.Join(strings.Fields(string(out)), " "))
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	w.said = append(w.said, when+": "+strings.Join(lines[max(0, len(lines)-2):], "; "))
 }
