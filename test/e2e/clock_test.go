@@ -76,7 +76,7 @@ func TestClocksOfServicesAndWorkersAreAnHourOff(t *testing.T) {
 		require.Len(t, runs[id], 1)
 	}
 
-	lost := w.submit(20, work{RunMs: 4000})
+	lost := w.submit(20, work{RunMs: 8000}) // long enough for all to run at once on a busy machine
 	w.awaitRunning(lost)
 	w.killWorker(first)
 	runs = byTask(w.requireAllSucceeded(w.awaitEnds(lost, time.Minute)))

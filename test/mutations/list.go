@@ -30,7 +30,7 @@ var list = []mutation{
 	{"G2", "a revival leaves a lease alone that was extended since it was read", store + "/sweep.go",
 		`, {Key: "leaseUntil", Value: e.lease},`, ",", store, "TestReviveGuard"},
 	{"G2", "a handler is told before its lease can end", "pkg/worker/execution.go",
-		"e.confirmed.Add(r.lease - r.lease/5)", "e.confirmed.Add(2 * r.lease)", "pkg/worker", "TestHandlerIsCancelledBeforeItsLeaseCanEnd"},
+		"return sent.Add(r.lease - r.lease/5)", "return sent.Add(2 * r.lease)", "pkg/worker", "TestHandlerIsCancelledBeforeItsLeaseCanEnd"},
 
 	{"G2", "a cancel asks only the execution that was read", store + "/cancel.go",
 		`bson.E{Key: "claim", Value: t.Claim}, `, "", store, "TestCancelGuard"},
