@@ -157,7 +157,7 @@ func eventLine(e events.Event) string {
 
 func newStatus(s *settings) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show the workers and what waits", Args: exactly(0),
+		Use: "status", Short: "Show the services, the workers, what waits and what needs attention", Args: exactly(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := s.connect()
 			if err != nil {
@@ -175,8 +175,14 @@ func newStatus(s *settings) *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			fmt.Fprintf(out, "oldest due task that nobody took: %.1f s\ndead letters: %d\nworkers: %d\n", stats.BacklogSeconds, stats.DeadLetters, len(stats.Workers))
-			if len(stats.Workers) == 0 {
-				return nil
+			for _, a := range stats.Attention {
+				fmt.Fprintf(out, "attention: %s\n", shown(a))
+			}
+			if err := table(out, "SERVICE\tLEADS\tVERSION\tSEEN\tHOST\tPID", len(stats.Services), func(i int) string {
+				s := stats.Services[i]
+				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d", shown(s.Service), yes(s.Leads), shown(s.Version), ago(s.SeenAt, stats.Now), shown(s.Host), s.PID)
+			}); err != nil {
+				return err
 			}
 			return table(out, "WORKER\tCHANNEL\tSLOTS\tVERSION\tSEEN\tTYPES", len(stats.Workers), func(i int) string {
 				w := stats.Workers[i]
@@ -196,3 +202,10 @@ func short(names []string) string {
 }
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "-"
+}

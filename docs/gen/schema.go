@@ -60,7 +60,7 @@ var bodies = []struct {
 	{events.Signal{}, false}, {events.SignalTask{}, false}, {events.Cancel{}, false},
 	{events.SubmitRequest{}, true}, {events.SubmitManyRequest{}, true}, {events.SubmitManyReply{}, false},
 	{events.IDRequest{}, true}, {events.CancelReply{}, false}, {events.ListRequest{}, true}, {events.ListReply{}, false},
-	{events.HistoryReply{}, false}, {events.HistoryEntry{}, false}, {events.Task{}, false}, {events.StatsReply{}, false},
+	{events.HistoryReply{}, false}, {events.HistoryEntry{}, false}, {events.Task{}, false}, {events.StatsReply{}, false}, {events.Service{}, false},
 	{events.Worker{}, false}, {events.Schedule{}, true}, {events.ScheduleRequest{}, true}, {events.ScheduleListRequest{}, true},
 	{events.ScheduleList{}, false},
 }

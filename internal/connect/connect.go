@@ -54,7 +54,11 @@ func Store(ctx context.Context, p *process.Process, service string, c process.Co
 		defer cancel()
 		return store.EnsureIndexes(ctx)
 	})
-	return store, err
+	if err != nil {
+		return nil, err
+	}
+	announce(p, service, store)
+	return store, nil
 }
 
 // Bus connects to NATS, trying until it answers or ctx ends, creates missing streams, and goes on making them again when

@@ -42,7 +42,7 @@ type Options struct {
 	Log   *slog.Logger
 	// Note is asked at each renewal for what a successor should know; nil: nothing.
 	Note func() string
-	// Registry gets the gauge ax_lead_leading_bool; nil: none does.
+	// Registry gets the gauge [Metric]; nil: none does.
 	Registry prometheus.Registerer
 }
 
@@ -65,6 +65,9 @@ func Identity() string {
 	return fmt.Sprintf("%s-%d-%06x", host, os.Getpid(), rand.Uint32N(1<<24))
 }
 
+// Metric is the gauge that is 1 while a process leads.
+const Metric = "ax_lead_leading_bool"
+
 // Run waits for the lock, runs work while it is held, and starts again when work ends or the lock is lost. It returns nil
 // once ctx has ended and work has returned. Work gets the lease as it was acquired, with the note of the leader before; its
 // context ends with cause [task.ErrNotLeader] when the lock cannot be kept. An error of work gives the lock up, so that
@@ -75,7 +78,7 @@ func Run(ctx context.Context, lock Lock, opt Options, work func(ctx context.Cont
 	}
 	log := opt.Log.With("component", "lead", "lock", opt.Name)
 	leading := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "ax_lead_leading_bool", Help: "1 while this process holds the lock and does its work.", ConstLabels: prometheus.Labels{"lock": opt.Name},
+		Name: Metric, Help: "1 while this process holds the lock and does its work.", ConstLabels: prometheus.Labels{"lock": opt.Name},
 	})
 	if opt.Registry != nil {
 		opt.Registry.MustRegister(leading)

@@ -124,3 +124,31 @@ func TestSlotsOfTheSmallestWorker(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"email": 20, "sms": 5, "push": 5}, slots)
 }
+
+func TestServiceRegistersItself(t *testing.T) {
+	s := openStore(t)
+	info := task.ServiceInfo{ID: "reaper/$a", Service: "reaper", Host: "$host", PID: 7, Version: "$1", Leads: true, Conditions: []string{"$x is so"}}
+	require.NoError(t, s.BeatService(t.Context(), info))
+	all, err := s.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.WithinDuration(t, serverNow(t, s), all[0].SeenAt, 10*time.Second)
+	began := all[0].StartedAt
+	info.StartedAt, info.SeenAt = all[0].StartedAt, all[0].SeenAt
+	require.Equal(t, info, all[0])
+
+	info.Leads, info.Conditions = false, nil
+	require.NoError(t, s.BeatService(t.Context(), info))
+	all, err = s.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.False(t, all[0].Leads)
+	require.Empty(t, all[0].Conditions)
+	require.Equal(t, began, all[0].StartedAt)
+
+	require.NoError(t, s.RemoveService(t.Context(), info.ID))
+	require.NoError(t, s.RemoveService(t.Context(), info.ID))
+	all, err = s.Services(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, all)
+}

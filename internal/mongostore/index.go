@@ -54,6 +54,7 @@ var indexes = []index{
 	{TasksCollection, "concurrency", ascending("concurrencyKey"), has("concurrencyKey"), false},
 
 	{"unique_keys", "until", ascending("until"), nil, true},
+	{servicesCollection, "until", ascending("until"), nil, true},
 	{onceCollection, "until", ascending("until"), nil, true},
 	// Schedules whose next slot is due.
 	{schedulesCollection, "next", ascending("nextAt"), has("nextAt"), false},

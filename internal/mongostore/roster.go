@@ -14,7 +14,7 @@ import (
 
 const (
 	workersCollection = "workers"
-	maxWorkers        = 10_000
+	maxRoster         = 10_000 // entries
 )
 
 type workerDocument struct {
@@ -46,12 +46,8 @@ func (s *Store) BeatWorker(ctx context.Context, w task.WorkerInfo) error {
 
 // Workers returns the registered workers in the order of their ids, at most 10,000.
 func (s *Store) Workers(ctx context.Context) ([]task.WorkerInfo, error) {
-	cursor, err := s.hotDB.Collection(workersCollection).Find(ctx, bson.D{}, options.Find().SetSort(ascending("_id")).SetLimit(maxWorkers))
+	docs, err := listed[workerDocument](ctx, s.hotDB.Collection(workersCollection))
 	if err != nil {
-		return nil, fmt.Errorf("read workers: %w", err)
-	}
-	var docs []workerDocument
-	if err := cursor.All(ctx, &docs); err != nil {
 		return nil, fmt.Errorf("read workers: %w", err)
 	}
 	found := make([]task.WorkerInfo, len(docs))
@@ -91,4 +87,72 @@ func (s *Store) Slots(ctx context.Context) (map[string]int, error) {
 		}
 	}
 	return smallest, nil
+}
+
+const (
+	servicesCollection = "services"
+	// forgetService is how long after its last beat a service is listed: long enough to be noticed as gone.
+	forgetService = time.Hour
+)
+
+type serviceDocument struct {
+	ID         string    `bson:"_id"`
+	Service    string    `bson:"service"`
+	Host       string    `bson:"host"`
+	PID        int       `bson:"pid"`
+	Version    string    `bson:"version"`
+	Leads      bool      `bson:"leads"`
+	Conditions []string  `bson:"conditions"`
+	StartedAt  time.Time `bson:"startedAt"`
+	SeenAt     time.Time `bson:"seenAt"`
+}
+
+// BeatService tells that a process of a service is alive, and how it fares. StartedAt and SeenAt are the server's time.
+func (s *Store) BeatService(ctx context.Context, i task.ServiceInfo) error {
+	conditions := i.Conditions
+	if conditions == nil {
+		conditions = []string{}
+	}
+	update := mongo.Pipeline{{{Key: "$set", Value: bson.D{
+		{Key: "service", Value: literal(i.Service)}, {Key: "host", Value: literal(i.Host)}, {Key: "pid", Value: i.PID},
+		{Key: "version", Value: literal(i.Version)}, {Key: "leads", Value: literal(i.Leads)}, {Key: "conditions", Value: literal(conditions)},
+		{Key: "startedAt", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$startedAt", "$$NOW"}}}}, {Key: "seenAt", Value: "$$NOW"},
+		{Key: "until", Value: later("$$NOW", forgetService.Milliseconds())},
+	}}}}
+	_, err := s.hotDB.Collection(servicesCollection).UpdateOne(ctx, bson.D{{Key: "_id", Value: i.ID}}, update, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("beat of service %s: %w", i.ID, err)
+	}
+	return nil
+}
+
+// Services returns the registered processes of services in the order of their ids, at most 10,000.
+func (s *Store) Services(ctx context.Context) ([]task.ServiceInfo, error) {
+	docs, err := listed[serviceDocument](ctx, s.hotDB.Collection(servicesCollection))
+	if err != nil {
+		return nil, fmt.Errorf("read services: %w", err)
+	}
+	found := make([]task.ServiceInfo, len(docs))
+	for i, d := range docs {
+		found[i] = task.ServiceInfo{ID: d.ID, Service: d.Service, Host: d.Host, PID: d.PID, Version: d.Version, Leads: d.Leads,
+			Conditions: d.Conditions, StartedAt: utc(d.StartedAt), SeenAt: utc(d.SeenAt)}
+	}
+	return found, nil
+}
+
+// RemoveService forgets a process of a service: it says itself that it stops.
+func (s *Store) RemoveService(ctx context.Context, id string) error {
+	if _, err := s.hotDB.Collection(servicesCollection).DeleteOne(ctx, bson.D{{Key: "_id", Value: id}}); err != nil {
+		return fmt.Errorf("remove service %s: %w", id, err)
+	}
+	return nil
+}
+
+// listed reads a roster in the order of its ids.
+func listed[D any](ctx context.Context, from *mongo.Collection) (docs []D, err error) {
+	cursor, err := from.Find(ctx, bson.D{}, options.Find().SetSort(ascending("_id")).SetLimit(maxRoster))
+	if err == nil {
+		err = cursor.All(ctx, &docs)
+	}
+	return docs, err
 }

@@ -32,7 +32,7 @@ type ServiceOptions struct {
 	Version  string        // semantic version; default "0.0.0"
 	Workers  int           // requests handled side by side, over all endpoints; default 32
 	Queue    int           // requests that wait for a worker; more are refused as unavailable; default 1,024
-	Deadline time.Duration // of a request, from its arrival; default 10 s
+	Deadline time.Duration // of a request, from its arrival; default 5 s: callers wait for 10 s, and are to hear why
 }
 
 // Service answers requests by the NATS services API. All processes that serve the same subjects share the requests.
@@ -58,7 +58,7 @@ func (b *Bus) Serve(opts ServiceOptions, endpoints ...Endpoint) (*Service, error
 	opts.Version = cmp.Or(opts.Version, "0.0.0")
 	opts.Workers = cmp.Or(opts.Workers, 32)
 	opts.Queue = cmp.Or(opts.Queue, 1024)
-	opts.Deadline = cmp.Or(opts.Deadline, 10*time.Second)
+	opts.Deadline = cmp.Or(opts.Deadline, 5*time.Second)
 	s := &Service{bus: b, opts: opts, queue: make(chan request, opts.Queue)}
 	var err error
 	s.micro, err = micro.AddService(b.nc, micro.Config{

@@ -151,6 +151,9 @@ func (p *Process) Ready(name string, fn func(ctx context.Context) error) {
 	p.health.add(check{name, fn})
 }
 
+// Waiting lists what the process waits for at the moment, as /readyz does.
+func (p *Process) Waiting(ctx context.Context) []Wait { return p.health.waiting(ctx) }
+
 // broke notes an error and begins to stop. What a loop says because it was told to stop is none.
 func (p *Process) broke(err error) {
 	if p.ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(p.ctx))) {

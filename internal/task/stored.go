@@ -80,6 +80,23 @@ type WorkerInfo struct {
 	SeenAt    time.Time // its last beat, by the database's clock
 }
 
+// Services are the names of ax's services.
+var Services = []string{"submitter", "dispatcher", "reaper", "notifier", "cron"}
+
+// ServiceInfo is a process of a service as it registered itself. It is removed when the process stops, or an hour after its last
+// beat. It helps people; nothing is decided by it.
+type ServiceInfo struct {
+	ID         string
+	Service    string // of [Services]
+	Host       string
+	PID        int
+	Version    string
+	Leads      bool     // it does the work that one process does at a time
+	Conditions []string // what is not as it should be, a phrase each
+	StartedAt  time.Time
+	SeenAt     time.Time // its last beat, by the database's clock
+}
+
 // Once is the store's answer to an execution that asks for the right to do something once.
 type Once struct {
 	Done  bool            // it was done, here or elsewhere; Value is what came of it

@@ -124,6 +124,22 @@ type StatsReply struct {
 	// Backlog is the age in seconds of the oldest due task that nobody took; 0 when there is none.
 	BacklogSeconds float64 `json:"backlogSeconds"`
 	DeadLetters    int64   `json:"deadLetters"`
+	// Services are the processes of ax's own services, those too that were not seen for up to an hour.
+	Services []Service `json:"services"`
+	// Attention says what is not as it should be, a sentence each; empty when all is well.
+	Attention []string `json:"attention"`
+}
+
+// Service is a process of one of ax's services as it announced itself.
+type Service struct {
+	ID         string   `json:"id"`
+	Service    string   `json:"service"`
+	Host       string   `json:"host"`
+	PID        int      `json:"pid"`
+	Version    string   `json:"version,omitempty"`
+	Leads      bool     `json:"leads"`                // it does the work that one process does at a time
+	Conditions []string `json:"conditions,omitempty"` // what is not as it should be with it
+	SeenAt     string   `json:"seenAt"`
 }
 
 // Worker is a worker process as it announced itself.

@@ -50,9 +50,11 @@ var goldenRequests = map[string]any{
 		{Seq: 2, At: goldenTime, From: "pending", To: "running", Reason: "claimed", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM"},
 		{Seq: 3, At: goldenTime, From: "running", To: "pending", Reason: "retry", By: "worker/worker-1", Attempt: 1, Claim: "CLAIM", Error: goldenError},
 	}},
-	"stats_reply": events.StatsReply{Now: goldenTime, BacklogSeconds: 1.5, DeadLetters: 2, Workers: []events.Worker{{
-		ID: "worker-1", Host: "host-a", PID: 42, Types: []string{"email", "report"}, Slots: 20, Channel: "stable", Version: "1.2.3", SeenAt: goldenTime,
-	}}},
+	"stats_reply": events.StatsReply{Now: goldenTime, Services: []events.Service{{ID: "notifier/host-1-00ab12", Service: "notifier", Host: "host", PID: 1, Version: "v1",
+		Leads: true, Conditions: []string{"events are made again from history"}, SeenAt: goldenTime}},
+		Attention: []string{"no cron is there: schedules do not fire", "notifier/host-1-00ab12: events are made again from history"}, BacklogSeconds: 1.5, DeadLetters: 2, Workers: []events.Worker{{
+			ID: "worker-1", Host: "host-a", PID: 42, Types: []string{"email", "report"}, Slots: 20, Channel: "stable", Version: "1.2.3", SeenAt: goldenTime,
+		}}},
 	"schedule": events.Schedule{
 		Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Berlin", Misfire: "once", Overlap: "allow",
 		Task:   events.SubmitRequest{Type: "report", Submit: events.Submit{Payload: json.RawMessage(`{"kind":"daily"}`)}},

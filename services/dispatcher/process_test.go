@@ -96,8 +96,8 @@ func TestAPausedLeaderDoesNoHarm(t *testing.T) {
 	require.NoError(t, paused.Signal(syscall.SIGCONT))
 	r.insert(100, nil)
 	f.await(500, 30*time.Second)
-	stacktest.Eventually(t, 30*time.Second, "it has noticed", func() bool { return first.metric("ax_dispatcher_leader_bool") == 0 })
-	require.EqualValues(t, 1, second.metric("ax_dispatcher_leader_bool"))
+	stacktest.Eventually(t, 30*time.Second, "it has noticed", func() bool { return first.metric("ax_lead_leading_bool") == 0 })
+	require.EqualValues(t, 1, second.metric("ax_lead_leading_bool"))
 	require.Contains(t, log.String(), "leading ended")
 
 	// What it would have saved had it noticed later.

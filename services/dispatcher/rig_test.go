@@ -122,7 +122,7 @@ func (i *instance) metric(name string) (sum float64) {
 
 func (i *instance) awaitLeading() {
 	i.t.Helper()
-	stacktest.Eventually(i.t, 30*time.Second, "it leads", func() bool { return i.metric("ax_dispatcher_leader_bool") == 1 })
+	stacktest.Eventually(i.t, 30*time.Second, "it leads", func() bool { return i.metric("ax_lead_leading_bool") == 1 })
 }
 
 // insert stores n tasks; change may adjust the i-th.

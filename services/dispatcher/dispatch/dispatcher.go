@@ -70,8 +70,6 @@ func (d *Dispatcher) Lead(ctx context.Context, lease task.Lease) error {
 	out.done = b.published
 	d.board.Store(b)
 	defer d.board.Store(nil)
-	d.metrics.leader.Set(1)
-	defer d.metrics.leader.Set(0)
 	defer d.metrics.degraded.Set(0)
 
 	how := &mode{metrics: d.metrics, log: log}

@@ -15,7 +15,6 @@ type Metrics struct {
 	changes     prometheus.Counter
 	historyLost prometheus.Counter
 	degraded    prometheus.Gauge
-	leader      prometheus.Gauge
 	lag         prometheus.Gauge
 }
 
@@ -42,6 +41,10 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 	computed("in_flight_tasks", "Tasks signalled and not seen to start yet.", func() int { n, _, _, _ := counts(); return n })
 	computed("lanes", "Lanes known.", func() int { _, n, _, _ := counts(); return n })
 	computed("backlog_lanes", "Lanes that hold more than is signalled and are fed from the collection.", func() int { _, _, n, _ := counts(); return n })
+	computed("lanes_full_bool", "1 while lanes hold as many signals as they may, and what else is due waits in the database.", func() int {
+		_, _, n, _ := counts()
+		return min(n, 1)
+	})
 	computed("timers", "Tasks that fall due soon and have a timer.", func() int { _, _, _, n := counts(); return n })
 	return &Metrics{
 		signals:     byLabel("signals_total", "Signals sent.", "type", "channel", "lane"),
@@ -55,7 +58,6 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 		changes:     counter("changes_total", "Changes seen on the change stream."),
 		historyLost: counter("history_lost_total", "Times the change stream could not continue, so that all that is due was looked at again."),
 		degraded:    gauge("degraded_bool", "1 while new tasks are found by the sweep alone."),
-		leader:      gauge("leader_bool", "1 while this process leads."),
 		lag:         gauge("stream_lag_seconds", "Age of the newest change when it was seen."),
 	}
 }

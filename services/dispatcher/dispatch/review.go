@@ -34,7 +34,7 @@ type reviewer struct {
 }
 
 func (r *reviewer) run(ctx context.Context) error {
-	failing := false
+	failing, full := false, false
 	_ = r.wiped(ctx) // to know it from the beginning; an error shows again
 	for ctx.Err() == nil {
 		every, age := r.every, r.every
@@ -48,6 +48,13 @@ func (r *reviewer) run(ctx context.Context) error {
 			r.log.Warn("cannot ask what is left of signals", "err", err)
 		}
 		failing = err != nil
+		if _, _, backlog, _ := r.board.counts(); (backlog > 0) != full {
+			if full = !full; full {
+				r.log.Info("lanes hold as many signals as they may; what else is due waits in the database", "lanes", backlog)
+			} else {
+				r.log.Info("no lane is full any more")
+			}
+		}
 	}
 	return nil
 }

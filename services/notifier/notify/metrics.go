@@ -3,13 +3,14 @@ package notify
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	events   *prometheus.CounterVec
-	dead     *prometheus.CounterVec
-	rebuilds *prometheus.CounterVec
-	refused  *prometheus.CounterVec
-	gaps     prometheus.Counter
-	lag      prometheus.Gauge
-	degraded prometheus.Gauge
+	events     *prometheus.CounterVec
+	dead       *prometheus.CounterVec
+	rebuilds   *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	gaps       prometheus.Counter
+	lag        prometheus.Gauge
+	degraded   prometheus.Gauge
+	rebuilding prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -27,9 +28,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		gaps: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ax_notifier_gaps_total", Help: "Gap events: changes that no history keeps any more and that may never have been published.",
 		}),
-		lag:      gauge("lag_seconds", "How far publishing is behind the database, by the database's clock."),
-		degraded: gauge("degraded_bool", "1 while events are found by sweeps because the database has no change streams."),
+		lag:        gauge("lag_seconds", "How far publishing is behind the database, by the database's clock."),
+		rebuilding: gauge("rebuilding_bool", "1 while events are made again from history."),
+		degraded:   gauge("degraded_bool", "1 while events are found by sweeps because the database has no change streams."),
 	}
-	reg.MustRegister(m.events, m.dead, m.rebuilds, m.refused, m.gaps, m.lag, m.degraded)
+	reg.MustRegister(m.events, m.dead, m.rebuilds, m.refused, m.gaps, m.lag, m.degraded, m.rebuilding)
 	return m
 }

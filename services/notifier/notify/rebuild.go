@@ -22,6 +22,8 @@ const (
 func (n *Notifier) rebuildOnce(ctx context.Context, epoch int64, p place, stream Stream) error {
 	n.log.Info("publishing again from history", "because", p.rebuild, "since", p.since())
 	n.metrics.rebuilds.WithLabelValues(p.rebuild).Inc()
+	n.metrics.rebuilding.Set(1)
+	defer n.metrics.rebuilding.Set(0)
 	if err := n.rebuild(ctx, p.since(), newPublished(rememberedTasks)); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}

@@ -24,6 +24,7 @@ type Records interface {
 	// Due returns the pending tasks that are due in [from, to), the earliest first.
 	Due(ctx context.Context, from, to time.Time, limit int) ([]task.Candidate, error)
 	Workers(ctx context.Context) ([]task.WorkerInfo, error)
+	Services(ctx context.Context) ([]task.ServiceInfo, error)
 	CountDeadLetters(ctx context.Context) (int64, error)
 	Schedules
 }

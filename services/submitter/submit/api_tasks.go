@@ -178,7 +178,16 @@ func (a *API) stats(ctx context.Context, _ struct{}) (events.StatsReply, error) 
 	if err != nil {
 		return events.StatsReply{}, err
 	}
-	reply := events.StatsReply{Now: events.FormatTime(now), Workers: make([]events.Worker, len(workers)), DeadLetters: dead}
+	services, err := a.store.Services(ctx)
+	if err != nil {
+		return events.StatsReply{}, err
+	}
+	reply := events.StatsReply{Now: events.FormatTime(now), Workers: make([]events.Worker, len(workers)), DeadLetters: dead,
+		Services: make([]events.Service, len(services)), Attention: attention(services, now)}
+	for i, s := range services {
+		reply.Services[i] = events.Service{ID: s.ID, Service: s.Service, Host: s.Host, PID: s.PID, Version: s.Version, Leads: s.Leads,
+			Conditions: s.Conditions, SeenAt: events.FormatTime(s.SeenAt)}
+	}
 	if len(due) > 0 {
 		reply.BacklogSeconds = max(0, now.Sub(due[0].ScheduledAt).Seconds())
 	}

@@ -290,13 +290,28 @@ func TestStatsRequests(t *testing.T) {
 	require.NoError(t, err)
 	require.WithinDuration(t, server, now, 10*time.Second)
 	empty.Now = ""
-	require.Equal(t, events.StatsReply{Workers: []events.Worker{}}, empty)
+	require.Equal(t, events.StatsReply{Workers: []events.Worker{}, Services: []events.Service{}, Attention: []string{
+		"no cron is there: schedules do not fire",
+		"no dispatcher is there: workers look for tasks in the database, so they start later",
+		"no notifier is there: no events are published, and no dead letters written",
+		"no reaper is there: tasks of workers that died stay with them, and nothing expires",
+		"no submitter is there: submissions wait in NATS",
+	}}, empty)
+	for _, s := range []task.ServiceInfo{{ID: "cron/a", Service: "cron"}, {ID: "dispatcher/a", Service: "dispatcher", Leads: true}, {ID: "submitter/a", Service: "submitter"},
+		{ID: "notifier/a", Service: "notifier", Conditions: []string{"events are made again from history"}}, {ID: "notifier/b", Service: "notifier", Leads: true},
+		{ID: "reaper/a", Service: "reaper", Leads: true}} {
+		require.NoError(t, k.store.BeatService(t.Context(), s))
+	}
 	require.NoError(t, k.store.BeatWorker(t.Context(), task.WorkerInfo{ID: "w1", Host: "h", PID: 7, Channel: "stable", Types: []string{"email"}, Slots: 4, Version: "v1"}))
 	require.NoError(t, k.store.UpsertDeadLetters(t.Context(), []task.DeadTask{{ID: "x", Type: "email", Reason: task.ReasonExhausted}}))
 	must[events.Answer](k, events.APISubmit, `{"type":"email","id":"due"}`)
 	must[events.Answer](k, events.APISubmit, `{"type":"email","id":"later","delay":"1h"}`)
 	stacktest.Eventually(t, patience, "a backlog", func() bool { return must[events.StatsReply](k, events.APIStats, `{}`).BacklogSeconds > 0 })
 	stats := must[events.StatsReply](k, events.APIStats, `{}`)
+	require.Equal(t, []string{"no cron leads: schedules do not fire", "notifier/a: events are made again from history"}, stats.Attention)
+	require.Len(t, stats.Services, 6)
+	require.Equal(t, events.Service{ID: "notifier/a", Service: "notifier", Conditions: []string{"events are made again from history"},
+		SeenAt: stats.Services[2].SeenAt}, stats.Services[2])
 	require.Less(t, stats.BacklogSeconds, 600.0)
 	require.EqualValues(t, 1, stats.DeadLetters)
 	require.Len(t, stats.Workers, 1)

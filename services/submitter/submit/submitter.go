@@ -59,8 +59,17 @@ func New(cfg Config, store Inserter, source Source, bus Bus, reg prometheus.Regi
 	}
 	log = log.With("component", "submit")
 	m := newMetrics(reg)
+	batches := newBatcher(store, cfg, log, m)
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ax_submitter_failing_bool", Help: "1 while tasks cannot be stored, and submissions wait in NATS.",
+	}, func() float64 {
+		if batches.failure() == nil {
+			return 0
+		}
+		return 1
+	}))
 	return &Submitter{cfg: cfg, store: store, source: source, bus: bus, log: log, metrics: m,
-		batches: newBatcher(store, cfg, log, m), held: newHolder(cfg.AckWait), dead: make(chan *refusal, cfg.Batch),
+		batches: batches, held: newHolder(cfg.AckWait), dead: make(chan *refusal, cfg.Batch),
 		noisy: seldom(), noisyRefusals: seldom()}
 }
 
