@@ -90,4 +90,4 @@ chaos: deps ## break whole systems by a script made from SEED for MINUTES of fau
 
 .PHONY: bench
 bench: build deps ## measure ax beside the ceiling of this machine, in one run
-	go run ./bench $(if $(STAGES),-stages $(STAGES))
+	go run ./bench $(if $(STAGES),-stages $(STAGES))$(if $(LIMITS),-limits)

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,6 +38,7 @@ func run(ctx context.Context, args []string) error {
 	bin := flags.String("bin", "dist", "folder with the services' programs; `make build` fills it")
 	quick := flags.Bool("quick", false, "only the burst and its ceiling, about a minute")
 	stageRates := flags.String("stages", "", "instead of all else: where the time of single tasks goes at these rates a second, such as 50,200,500")
+	atLimits := flags.Bool("limits", false, "instead of all else: what ax is said to bear, and the memory of each process")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -62,15 +64,15 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer mongo.Stop()
 	out := &report{out: os.Stdout, store: mongo.Store()}
-	if rates != nil {
+	switch {
+	case rates != nil:
 		err = stages(ctx, abs, dir, mongo, out, rates)
-	} else {
+	case *atLimits:
+		err = limits(ctx, abs, dir, mongo, out)
+	default:
 		err = measure(ctx, abs, dir, mongo, out, *quick)
 	}
-	if err != nil {
-		return err
-	}
-	return out.table()
+	return errors.Join(err, out.table())
 }
 
 func measure(ctx context.Context, bin, dir string, mongo *localstack.Mongo, out *report, quick bool) (err error) {

@@ -96,8 +96,8 @@ func (r *rig) stop() error {
 	return errors.Join(errs...)
 }
 
-// usage looks at every process: the services, the worker, NATS, the database and this one.
-func (r *rig) usage() (map[string]usage, error) {
+// pids are those of every process: the services, the worker, NATS, the database and this one.
+func (r *rig) pids() map[string]int {
 	pids := map[string]int{"worker": r.worker.PID(), "nats": r.nats.PID(), "bench": os.Getpid()}
 	if !r.mongo.External() {
 		pids["database"] = r.mongo.PID()
@@ -105,8 +105,13 @@ func (r *rig) usage() (map[string]usage, error) {
 	for _, name := range localstack.ServiceNames {
 		pids[name] = r.system.Service(name).PID()
 	}
+	return pids
+}
+
+// usage looks at all of them.
+func (r *rig) usage() (map[string]usage, error) {
 	all := map[string]usage{}
-	for name, pid := range pids {
+	for name, pid := range r.pids() {
 		u, err := usageOf(pid)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

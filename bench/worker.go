@@ -75,6 +75,8 @@ func runWorker(ctx context.Context) error {
 				OK bool `json:"ok"`
 			}{true}, nil
 		})
+		worker.HandleFunc(w, stuckType, func(context.Context, worker.Task) (any, error) { select {} })
+		worker.HandleFunc(w, largeType, func(context.Context, worker.Task) (any, error) { return largeResult(), nil })
 		p.Go("worker", w.Run)
 		return nil
 	})

@@ -150,9 +150,13 @@ func versionOf(info *debug.BuildInfo, ok bool) string {
 // service under load spends a seventh of its time on that.
 const gcPercent = 400
 
-// relaxGC sets it, unless the operator has decided by Go's own variables.
+// memoryLimit is from where on the heap is collected sooner again, so that one wave of large payloads does not make it grow five times.
+const memoryLimit = 160 << 20
+
+// relaxGC sets both, unless the operator has decided by Go's own variables.
 func relaxGC() {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(gcPercent)
+		debug.SetMemoryLimit(memoryLimit)
 	}
 }

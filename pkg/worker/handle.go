@@ -104,6 +104,10 @@ func (r *registration) wrapped(outer []Wrapper) Handler {
 	return h
 }
 
+func tooLarge(result []byte) error {
+	return fmt.Errorf("the result is %d bytes of JSON; at most %d are stored", len(result), task.MaxResult)
+}
+
 // encode turns what a handler returned into the JSON that is stored. Nil, and what encodes to null, is no result.
 func encode(v any) (json.RawMessage, error) {
 	raw, isRaw := v.(json.RawMessage)
@@ -119,7 +123,10 @@ func encode(v any) (json.RawMessage, error) {
 	} else if len(raw) > 0 && !json.Valid(raw) {
 		return nil, fmt.Errorf("the result is a json.RawMessage that is not valid JSON")
 	}
-	raw = bytes.ToValidUTF8(bytes.TrimSpace(raw), []byte("\ufffd"))
+	if raw = bytes.TrimSpace(raw); len(raw) > task.MaxResult { // before it is copied: handlers may return such results side by side
+		return nil, tooLarge(raw)
+	}
+	raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}

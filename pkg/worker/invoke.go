@@ -76,8 +76,7 @@ func (e *execution) outcome(end ending, cause error) (o task.Outcome) {
 	}
 	if end.err == nil {
 		if len(end.result) > task.MaxResult {
-			return e.report(task.RejectedResult, &task.Error{Cause: task.ReasonRejectedResult,
-				Message: fmt.Sprintf("the result is %d bytes of JSON; at most %d are stored", len(end.result), task.MaxResult)})
+			return e.report(task.RejectedResult, &task.Error{Cause: task.ReasonRejectedResult, Message: tooLarge(end.result).Error()})
 		}
 		o = e.report(task.Succeeded, nil)
 		o.Result = end.result
