@@ -13,7 +13,7 @@ import (
 func newSchedule(s *settings) *cobra.Command {
 	cmd := &cobra.Command{Use: "schedule", Short: "Tasks that time creates"}
 	group(cmd)
-	cmd.AddCommand(newSchedulePut(s), newScheduleList(s),
+	cmd.AddCommand(newSchedulePut(s), newScheduleList(s), newScheduleNext(s), newSchedulePreview(s),
 		asking(s, "get NAME", "Show a schedule", func(ctx context.Context, cmd *cobra.Command, c *client.Client, name string) error {
 			sc, err := c.GetSchedule(ctx, name)
 			if err != nil {

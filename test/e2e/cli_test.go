@@ -237,6 +237,7 @@ func (d *dev) schedule(t *testing.T) {
 	put := d.ax(t, "schedule", "put", "nightly", "30 2 * * *", "email", "--zone", "Europe/Berlin", "--payload", `{"runMs":1}`, "--max-attempts", "5")
 	require.Zero(t, put.code, put.errs)
 	require.Regexp(t, `(?m)^nightly +30 2 \* \* \* +Europe/Berlin +email +20\d\d-`, put.out)
+	require.Regexp(t, `^20\d\d-\S+T0[23]:[03]0:00\+0[12]:00\n20\d\d-\S+\n$`, d.ax(t, "schedule", "preview", "nightly", "--count", "2").out)
 	often := jsonOf[events.Schedule](t, d.ax(t, "schedule", "put", "often", "@every 1s", "email", "--json"))[0]
 	require.NotEmpty(t, often.NextAt)
 
