@@ -55,6 +55,9 @@ func TestAnExecutionLastsNoLongerThanItsLastFence(t *testing.T) {
 	require.EqualValues(t, 60, got[0].End)
 	require.Equal(t, Stale, got[0].Result)
 	require.EqualValues(t, 80, got[1].End, "a fence ahead ends nothing")
+	require.True(t, got[0].Running(59), "its fence lay ahead")
+	require.False(t, got[0].Running(60))
+	require.False(t, got[1].Running(0), "it returned")
 	require.Equal(t, "ok", got[1].Result)
 	require.Empty(t, Overlaps(got))
 

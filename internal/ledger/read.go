@@ -15,6 +15,11 @@ type Execution struct {
 	Result string // outcome of the end; "killed" when the process died, "fenced" when its time was over, "" when none is known
 }
 
+// Running tells whether nothing had ended the execution by a moment of the records' clock: its last fence may lie ahead of it.
+func (e Execution) Running(at int64) bool {
+	return e.End == OpenEnded || e.Result == Stale && e.End > at
+}
+
 // OpenEnded is the End of an execution that nothing ended.
 const OpenEnded = int64(1<<63 - 1)
 

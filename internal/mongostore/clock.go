@@ -63,10 +63,12 @@ func (c *clock) observe(g greeting) {
 	if c.known {
 		expected, bound := c.at(g.mono)
 		moved := g.server.Sub(expected)
-		if moved.Abs() > clockStep {
-			c.log.Warn("the database's clock moved against the monotonic clock", "by", moved)
-		} else if moved.Abs() <= bound+g.bound && bound <= g.bound {
+		agrees := moved.Abs() <= bound+g.bound // an answer that took long may differ by as much and prove nothing
+		if agrees && bound <= g.bound {
 			return
+		}
+		if !agrees && moved.Abs() > clockStep {
+			c.log.Warn("the database's clock moved against the monotonic clock", "by", moved)
 		}
 	}
 	c.anchor, c.known = g, true
@@ -111,7 +113,9 @@ func (c *clock) stop() {
 }
 
 func (c *clock) refresh(ctx context.Context) {
-	wait := c.every
+	c.mu.Lock()
+	wait := c.pause(c.anchor)
+	c.mu.Unlock()
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,12 +125,21 @@ func (c *clock) refresh(ctx context.Context) {
 		asked, cancel := context.WithTimeout(ctx, refreshTimeout)
 		g, err := c.ask(asked)
 		cancel()
-		if wait = c.every; err != nil {
+		if err != nil {
 			wait = c.retry
 			continue
 		}
 		c.observe(g)
+		wait = c.pause(g)
 	}
+}
+
+// pause is how long to wait after an answer: one that is too vague to go by is asked for again soon.
+func (c *clock) pause(g greeting) time.Duration {
+	if g.bound > maxClockBound {
+		return c.retry
+	}
+	return c.every
 }
 
 // Now estimates the server's time. The true time is at most bound away. The error is [task.ErrClock] when the estimate is not
@@ -143,7 +156,17 @@ func (s *Store) ServerTime(ctx context.Context) (now time.Time, primary string, 
 	return g.server.Add(s.clock.mono() - g.mono), g.primary, nil
 }
 
+// hello asks a server that may have to be found first, which can take seconds after an outage and says nothing about the time. So
+// an answer that took that long is asked for once more.
 func (s *Store) hello(ctx context.Context) (greeting, error) {
+	g, err := s.helloOnce(ctx)
+	if err == nil && g.bound > maxClockBound {
+		g, err = s.helloOnce(ctx)
+	}
+	return g, err
+}
+
+func (s *Store) helloOnce(ctx context.Context) (greeting, error) {
 	var reply struct {
 		LocalTime         time.Time `bson:"localTime"`
 		SetName           string    `bson:"setName"`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
@@ -78,6 +79,48 @@ func TestClockTakesAStepAtOnce(t *testing.T) {
 		now, _ := c.at(10 * time.Second)
 		require.Equal(t, noon.Add(10*time.Second+step), now)
 		require.Contains(t, log.String(), "clock moved")
+	}
+}
+
+// After an outage the first answer takes long, because the server has to be found: what it differs by proves nothing.
+func TestClockIsNotMovedByAVagueAnswer(t *testing.T) {
+	c, log := testClock()
+	c.observe(greeting{server: noon, mono: 0, bound: time.Millisecond})
+	for _, by := range []time.Duration{1370 * time.Millisecond, -1370 * time.Millisecond} {
+		c.observe(greeting{server: noon.Add(10*time.Second + by), mono: 10 * time.Second, bound: 1372 * time.Millisecond})
+		now, bound := c.at(10 * time.Second)
+		require.Equal(t, noon.Add(10*time.Second), now)
+		require.Less(t, bound, 10*time.Millisecond)
+	}
+	require.Empty(t, log.String())
+	c.observe(greeting{server: noon.Add(15 * time.Second), mono: 10 * time.Second, bound: 1372 * time.Millisecond})
+	require.Contains(t, log.String(), "clock moved", "five seconds are no matter of how long the answer took")
+}
+
+// An answer that is too vague to go by is asked for again soon, also when it was the first of all.
+func TestClockAsksAgainAfterAVagueAnswer(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		c, _ := testClock()
+		c.every, c.retry = time.Hour, time.Millisecond
+		vague := greeting{server: noon, mono: c.mono(), bound: 2 * time.Second}
+		if known {
+			c.observe(vague)
+		}
+		answers := []greeting{vague, vague, {server: noon, mono: c.mono(), bound: time.Millisecond}}
+		c.ask = func(context.Context) (greeting, error) {
+			next := answers[0]
+			answers = answers[min(1, len(answers)-1):]
+			return next, nil
+		}
+		if !known {
+			c.every = time.Millisecond // the first question of all
+		}
+		c.start()
+		stacktest.Eventually(t, 5*time.Second, "the time is known", func() bool {
+			_, _, err := c.now()
+			return err == nil
+		})
+		c.stop()
 	}
 }
 

@@ -21,11 +21,14 @@ const (
 	// beginTimeout is how long a wait tries to look at its task at all.
 	beginTimeout = 10 * time.Second
 	beginPause   = 250 * time.Millisecond
+	// unknownFor is how long an id may be unknown at the beginning: what was queued by [Client.Publish] is stored a moment later.
+	unknownFor = 3 * time.Second
 )
 
 // Wait returns the task once it has ended, whatever the end; look at its State. It returns ctx's error when that ends first. When
 // the task cannot be looked up within 10 s at the beginning that is an error, with code unavailable; when the system cannot be
-// reached later on, Wait goes on.
+// reached later on, Wait goes on. An id that is not known, and does not become known within 3 s as that of a queued submission does,
+// is an error with code not_found; where submissions may queue for longer, ask again.
 func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 	t, err := c.firstLook(ctx, id)
 	if err != nil || ended(t) {
@@ -61,13 +64,15 @@ func (c *Client) Wait(ctx context.Context, id string) (events.Task, error) {
 	}
 }
 
-// firstLook waits a little for a system that is just restarting.
+// firstLook waits a little for a system that is just restarting, and for a task that is just being stored.
 func (c *Client) firstLook(ctx context.Context, id string) (events.Task, error) {
 	begin, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
+	began := time.Now()
 	for {
 		t, err := c.look(begin, id)
-		if err == nil || !unavailable(err) && ctx.Err() == nil {
+		queued := err != nil && asError(err).Code == events.CodeNotFound && time.Since(began) < unknownFor
+		if err == nil || !unavailable(err) && !queued && ctx.Err() == nil {
 			return t, err
 		}
 		timer := time.NewTimer(beginPause/2 + rand.N(beginPause))

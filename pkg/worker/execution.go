@@ -29,6 +29,9 @@ type execution struct {
 	verdict   verdict
 	returned  bool // the handler has returned
 	progress  progressState
+
+	onceMu sync.Mutex
+	onceIn map[string]chan struct{} // keys of Once that a goroutine of the handler is inside of; closed when it leaves
 }
 
 // verdict is what has been decided about an execution, once.

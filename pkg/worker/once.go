@@ -22,7 +22,7 @@ const (
 )
 
 // Once does something once per key, over all tasks and attempts: the first execution that asks calls fn, and what fn returned,
-// as JSON, is stored and given to all others that ask within [OnceKeep]. An error of fn is not stored: the key is free again.
+// as JSON, is stored and given to all others that ask within [OnceKeep]; goroutines of one handler wait for each other. An error of fn is not stored: the key is free again.
 //
 //	receipt, err := worker.Once(ctx, "charge:"+order.ID, func(ctx context.Context) (Receipt, error) {
 //		return bank.Charge(ctx, order)
@@ -40,7 +40,15 @@ func Once[T any](ctx context.Context, key string, fn func(ctx context.Context) (
 	if key == "" || len(key) > maxOnceKey || !plain(key) {
 		return value, NonRetryable(fmt.Errorf("once: the key %q is not allowed; give 1 to %d bytes of text without control characters", cut(key, maxOnceKey), maxOnceKey))
 	}
-	stored, err := e.once(ctx, key, func(ctx context.Context) (json.RawMessage, error) {
+	if inside, _ := ctx.Value(onceKey(key)).(*execution); inside == e {
+		return value, NonRetryable(fmt.Errorf("once: the key %q is asked for inside of its own function", key))
+	}
+	leave, err := e.enterOnce(ctx, key)
+	if err != nil {
+		return value, err
+	}
+	defer leave()
+	stored, err := e.once(context.WithValue(ctx, onceKey(key), e), key, func(ctx context.Context) (json.RawMessage, error) {
 		var err error
 		if value, err = fn(ctx); err != nil {
 			return nil, err
@@ -54,6 +62,37 @@ func Once[T any](ctx context.Context, key string, fn func(ctx context.Context) (
 		return value, NonRetryable(fmt.Errorf("once: the value stored under %q cannot be decoded into %T: %w", key, value, err))
 	}
 	return value, nil
+}
+
+// onceKey marks the contexts inside of a key's function.
+type onceKey string
+
+// enterOnce lets the goroutines of one execution in one after the other: the database tells executions apart, not what is inside of them.
+func (e *execution) enterOnce(ctx context.Context, key string) (leave func(), err error) {
+	for {
+		e.onceMu.Lock()
+		left, taken := e.onceIn[key]
+		if !taken {
+			mine := make(chan struct{})
+			if e.onceIn == nil {
+				e.onceIn = map[string]chan struct{}{}
+			}
+			e.onceIn[key] = mine
+			e.onceMu.Unlock()
+			return func() {
+				e.onceMu.Lock()
+				delete(e.onceIn, key)
+				e.onceMu.Unlock()
+				close(mine)
+			}, nil
+		}
+		e.onceMu.Unlock()
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // once returns the value stored before, or nil after fn has been called.

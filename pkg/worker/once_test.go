@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ax-scheduler/ax/internal/task"
 )
@@ -35,6 +37,59 @@ func TestOnce(t *testing.T) {
 	require.EqualValues(t, 2, charges.Load())
 	_, err := Once(t.Context(), "x", func(context.Context) (int, error) { return 0, nil })
 	require.ErrorIs(t, err, ErrNoTask)
+}
+
+// The database tells executions apart; goroutines of one handler wait for each other.
+func TestOnceAmongGoroutinesOfOneHandler(t *testing.T) {
+	r := newRig(t)
+	w := r.worker()
+	var charges, failed atomic.Int64
+	g := newGate()
+	Handle(w, "charge", func(ctx context.Context, _ numbered) (bool, error) {
+		var all errgroup.Group
+		for range 5 {
+			all.Go(func() error {
+				value, err := Once(ctx, "order-7", func(ctx context.Context) (int, error) {
+					if charges.Add(1) == 1 {
+						return 0, errors.Join(g.pass(ctx), errors.New("nothing was charged"))
+					}
+					return 7, nil
+				})
+				switch {
+				case err != nil:
+					failed.Add(1)
+				case value != 7:
+					return fmt.Errorf("got %d", value)
+				}
+				return nil
+			})
+		}
+		return true, all.Wait()
+	})
+	r.run(w)
+	one := r.submit("charge", 1)[0]
+	g.awaitEntry(t)
+	require.EqualValues(t, 1, charges.Load(), "the others wait")
+	close(g.open)
+	r.awaitState(one.ID, task.Success)
+	require.EqualValues(t, 1, failed.Load())
+	require.EqualValues(t, 2, charges.Load(), "one failed, one did it, and three found it done")
+}
+
+func TestOnceInsideOfItselfIsRefused(t *testing.T) {
+	r := newRig(t)
+	w := r.worker()
+	Handle(w, "charge", func(ctx context.Context, _ numbered) (int, error) {
+		return Once(ctx, "a", func(ctx context.Context) (int, error) {
+			if _, err := Once(ctx, "b", func(context.Context) (int, error) { return 1, nil }); err != nil {
+				return 0, err
+			}
+			return Once(ctx, "a", func(context.Context) (int, error) { return 2, nil })
+		})
+	})
+	r.run(w)
+	failed := r.awaitState(r.submit("charge", 1)[0].ID, task.Failed)
+	require.Contains(t, failed.LastError.Message, "inside of its own function")
 }
 
 func TestOnceWhileAnotherIsInsideSnoozes(t *testing.T) {

@@ -174,6 +174,16 @@ func (w *world) clientPublish(t *testing.T) {
 	got, err := w.client.Wait(t.Context(), "publish:49")
 	require.NoError(t, err)
 	require.Equal(t, []string{"success", "nats"}, []string{got.State, got.Source})
+
+	for range 20 { // what is queued is not stored yet when the wait begins, mostly
+		one := client.NewTask(workType, work{})
+		for _, err := range w.client.Publish(t.Context(), one) {
+			require.NoError(t, err)
+		}
+		got, err := w.client.Wait(t.Context(), one.ID())
+		require.NoError(t, err)
+		require.Equal(t, "success", got.State)
+	}
 }
 
 // A task inserted in the user's transaction exists if and only if it commits.

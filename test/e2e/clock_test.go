@@ -110,7 +110,7 @@ func (w *world) awaitRunning(ids []string) {
 	stacktest.Eventually(w.t, late, "all run", func() bool {
 		runs := byTask(w.executions())
 		for _, id := range ids {
-			if e := runs[id]; len(e) == 0 || e[len(e)-1].End != ledger.OpenEnded {
+			if e := runs[id]; len(e) == 0 || !e[len(e)-1].Running(ledger.Now()) {
 				return false
 			}
 		}

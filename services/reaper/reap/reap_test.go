@@ -302,6 +302,41 @@ func TestIdleSweepsAreRare(t *testing.T) {
 	})
 }
 
+// What has expired needs nobody's beat: it ends although leases are not judged, unless the clock itself is in doubt.
+func TestExpiryDoesNotWaitForLeases(t *testing.T) {
+	for name, c := range map[string]struct {
+		disturb func(*shelf)
+		waits   bool
+	}{
+		"another primary": {func(s *shelf) { s.set(func() { s.primary = "b:27017" }) }, false},
+		"an hour forward": {func(s *shelf) { s.set(func() { s.step = time.Hour }) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				r, _ := s.leader(t, s.freshNote(), quiet)
+				time.Sleep(40 * time.Second)
+				c.disturb(s)
+				time.Sleep(2 * time.Second)
+				require.NotEmpty(t, r.Status())
+				s.run("dead", -time.Minute)
+				s.set(func() {
+					at := s.now().Add(time.Second)
+					s.tasks["expires"] = &task.Task{ID: "expires", State: task.Pending, ExpiresAt: at, CheckAt: at}
+				})
+				from := time.Now()
+				time.Sleep(40 * time.Second)
+				least, most := time.Second, 6*time.Second
+				if c.waits {
+					least, most = 25*time.Second, 34*time.Second
+				}
+				s.requireEnded(t, "expires", from, least, most)
+				s.requireEnded(t, "dead", from, 25*time.Second, 34*time.Second)
+			})
+		})
+	}
+}
+
 func TestDisturbancesReviveNothingForOneLease(t *testing.T) {
 	for name, disturb := range map[string]func(*shelf){
 		"silence of 12 s": func(s *shelf) {

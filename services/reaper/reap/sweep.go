@@ -30,8 +30,8 @@ func (r *Reaper) sweeps(ctx context.Context) {
 func (r *Reaper) sweep(ctx context.Context) (found int, err error) {
 	began := time.Now()
 	for {
-		now, trusted := r.watch.now(time.Now())
-		if !trusted {
+		now, steady := r.watch.steady(time.Now())
+		if !steady {
 			return found, nil
 		}
 		due, err := r.store.SweepCheck(ctx, now.Add(-r.cfg.Grace), r.cfg.Batch)
@@ -65,14 +65,16 @@ func (r *Reaper) end(ctx context.Context, due []*task.Task) (ended int, err erro
 	if err := r.look(ctx); err != nil {
 		return 0, err
 	}
-	now, trusted := r.watch.now(time.Now())
-	if !trusted {
+	at := time.Now()
+	now, steady := r.watch.steady(at)
+	if !steady {
 		return 0, nil
 	}
+	_, trusted := r.watch.now(at)
 	var running, expired []*task.Task
 	for _, t := range due {
 		switch {
-		case t.State == task.Running && !t.LeaseUntil.After(now.Add(-r.cfg.Grace)):
+		case t.State == task.Running && trusted && !t.LeaseUntil.After(now.Add(-r.cfg.Grace)):
 			running = append(running, t)
 		case !t.State.Terminal() && !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now):
 			expired = append(expired, t)

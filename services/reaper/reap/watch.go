@@ -24,6 +24,7 @@ type watch struct {
 	since    time.Time // when the unbroken run of readings began
 	resumeAt time.Time // nothing is revived before
 	why      string    // the pause's reason, for logs and metrics
+	steadyAt time.Time // nothing is ended by the clock alone before: it jumped, and may jump back
 }
 
 // reading is one answer to "what time is it": about when it was received the server's clock stood at server. How much earlier
@@ -61,6 +62,9 @@ func (w *watch) observe(r reading) verdict {
 		v.paused = "another primary"
 	case r.received.Sub(last.received) > w.beat:
 		v.paused = "no answer"
+	}
+	if v.step != 0 {
+		w.steadyAt = r.received.Add(w.lease)
 	}
 	if v.paused != "" {
 		prolonged := r.received.Before(w.resumeAt)
@@ -108,6 +112,15 @@ func (w *watch) takeOver(left string) (paused bool) {
 func (w *watch) now(at time.Time) (server time.Time, trusted bool) {
 	server, known := w.server(at)
 	return server, known && w.status(at) == ""
+}
+
+// steady returns the same, and whether what expires by the clock alone may be ended at the monotonic time at: nobody could have
+// prevented that by a beat, so it does not matter who leads, or since when the database is within reach.
+func (w *watch) steady(at time.Time) (server time.Time, ok bool) {
+	server, known := w.server(at)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return server, known && !at.Before(w.steadyAt)
 }
 
 // server returns the server's time, never later than it is; false when the last answer is too old to tell.
