@@ -2,6 +2,7 @@
 package docs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -123,6 +124,45 @@ var named = regexp.MustCompile("`([a-z0-9/]+): (Test[A-Za-z0-9_]+)`")
 // anyTest finds the name of a test in whatever form.
 var anyTest = regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9_]*`)
 
+func requireTest(t *testing.T, folder, name string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	require.NoError(t, err)
+	found := slices.ContainsFunc(files, func(f string) bool {
+		code, err := os.ReadFile(f)
+		return err == nil && strings.Contains(string(code), "\nfunc "+name+"(t *testing.T)")
+	})
+	require.True(t, found, "%s has no test %s", folder, name)
+}
+
+// Seventy rows, each passing by tests that exist or open for a reason, and counted right.
+func TestScenariosAreCounted(t *testing.T) {
+	text := read(t, "docs/scenarios.md")
+	var want []string
+	for _, list := range []struct {
+		prefix string
+		last   int
+	}{{"", 40}, {"M", 25}, {"E", 5}} {
+		for i := range list.last {
+			want = append(want, fmt.Sprint(list.prefix, i+1))
+		}
+	}
+	counts := map[string]int{"passing": 0, "open": 0, "never": 0}
+	var got []string
+	for _, row := range regexp.MustCompile(`(?m)^\| ([ME]?\d+) \| ([^|]+) \| (passing|open|never)(: [^|]+)? \| ([^|]*) \|$`).FindAllStringSubmatch(text, -1) {
+		got = append(got, row[1])
+		counts[row[3]]++
+		tests := named.FindAllStringSubmatch(row[5], -1)
+		require.Equal(t, row[3] == "passing", row[4] == "", "%s: only what passes needs no reason", row[1])
+		require.True(t, row[3] != "passing" || len(tests) > 0, "%s passes by nothing", row[1])
+		for _, m := range tests {
+			requireTest(t, m[1], m[2])
+		}
+	}
+	require.Equal(t, want, got)
+	require.Contains(t, text, fmt.Sprintf("Passing: %d. Open: %d. Never applies: %d.", counts["passing"], counts["open"], counts["never"]))
+}
+
 func TestEveryTestThatAGuaranteeNamesExists(t *testing.T) {
 	text := read(t, "docs/guarantees.md")
 	parts := strings.Split(text, "\n## ")
@@ -135,13 +175,7 @@ func TestEveryTestThatAGuaranteeNamesExists(t *testing.T) {
 		tests := named.FindAllStringSubmatch(part, -1)
 		require.GreaterOrEqual(t, len(tests), 3, strings.SplitN(part, "\n", 2)[0])
 		for _, m := range tests {
-			files, err := filepath.Glob(filepath.Join(root, m[1], "*_test.go"))
-			require.NoError(t, err)
-			found := slices.ContainsFunc(files, func(f string) bool {
-				code, err := os.ReadFile(f)
-				return err == nil && strings.Contains(string(code), "\nfunc "+m[2]+"(t *testing.T)")
-			})
-			require.True(t, found, "%s has no test %s", m[1], m[2])
+			requireTest(t, m[1], m[2])
 		}
 	}
 	require.Equal(t, 12, guarantees)
