@@ -78,7 +78,7 @@ func newCancel(s *settings) *cobra.Command {
 }
 
 func newRerun(s *settings) *cobra.Command {
-	return asking(s, "rerun ID", "Submit the work of an ended task again, as a new task", func(ctx context.Context, cmd *cobra.Command, c *client.Client, id string) error {
+	cmd := asking(s, "rerun ID", "Submit the work of an ended task again, as a new task", func(ctx context.Context, cmd *cobra.Command, c *client.Client, id string) error {
 		newID, err := c.Rerun(ctx, id)
 		if err != nil {
 			return err
@@ -89,6 +89,9 @@ func newRerun(s *settings) *cobra.Command {
 		fmt.Fprintln(cmd.OutOrStdout(), newID)
 		return nil
 	})
+	cmd.Long = "rerun prints the id of the new task. Asked again while that has not ended it prints the same id; once it has ended as well, nothing is\n" +
+		"submitted and rerun exits 1: re-run the task it names."
+	return cmd
 }
 
 func newWait(s *settings) *cobra.Command {

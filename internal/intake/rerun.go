@@ -9,7 +9,8 @@ import (
 )
 
 // Rerun makes the task that runs an ended one once more, at once and with all its attempts. Its id follows from the old
-// one's: asking twice gives one task, and to run it a third time the re-run is re-run. It refuses a task that has not ended.
+// one's: asking twice gives one task, and to run it a third time the re-run is re-run ([RerunEnded]). It refuses a task that has
+// not ended.
 func Rerun(old *task.Task) (*task.Task, error) {
 	if !old.State.Terminal() {
 		return nil, &events.Error{Code: events.CodeInvalid, Field: "id", Value: old.ID, Allowed: "a task in state success, failed or cancelled",
@@ -27,4 +28,10 @@ func Rerun(old *task.Task) (*task.Task, error) {
 		return nil, Refusal(err)
 	}
 	return t, nil
+}
+
+// RerunEnded refuses to run old once more because its re-run has ended too: that one is to be re-run.
+func RerunEnded(old, rerun *task.Task) *events.Error {
+	return &events.Error{Code: events.CodeFinished, Field: "id", Value: old.ID, Allowed: rerun.ID,
+		Message: "task " + old.ID + " was run again before, as " + rerun.ID + ", which ended " + string(rerun.State) + "; to run it once more, re-run " + rerun.ID}
 }

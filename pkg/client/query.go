@@ -37,7 +37,8 @@ func (c *Client) Cancel(ctx context.Context, id string) (status string, err erro
 	return reply.Status, err
 }
 
-// Rerun submits the same work as an ended task again, as a new task that names the old one, and returns the new id.
+// Rerun submits the same work as an ended task again, as a new task that names the old one, and returns the new id. Asked again
+// while the new one is under way it returns the same id; code finished once that has ended too: re-run the one the error names.
 func (c *Client) Rerun(ctx context.Context, id string) (newID string, err error) {
 	var answer events.Answer
 	err = c.request(ctx, events.APIRerun, events.IDRequest{ID: id, By: c.opts.By}, &answer)

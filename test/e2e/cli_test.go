@@ -181,8 +181,12 @@ func (d *dev) rerun(t *testing.T, id string) {
 	require.Zero(t, again.code, again.errs)
 	require.True(t, strings.HasPrefix(again.out, "ax:rerun:"), again.out)
 	require.Regexp(t, `(?m)^re-run of +`+id+`$`, d.ax(t, "wait", strings.TrimSpace(again.out)).out)
-	answer := jsonOf[events.Answer](t, d.ax(t, "rerun", id, "--json"))[0]
-	require.Equal(t, strings.TrimSpace(again.out), answer.ID, "asked twice it is one task")
+	twice := d.ax(t, "rerun", id)
+	require.Equal(t, 1, twice.code, "the re-run has ended: nothing would run")
+	require.Empty(t, twice.out)
+	require.Contains(t, twice.errs, "to run it once more, re-run "+strings.TrimSpace(again.out))
+	answer := jsonOf[events.Answer](t, d.ax(t, "rerun", strings.TrimSpace(again.out), "--json"))[0]
+	require.NotEqual(t, strings.TrimSpace(again.out), answer.ID)
 
 	waiting := strings.TrimSpace(d.ax(t, "submit", "email", "--delay", "1h").out)
 	refused := d.ax(t, "rerun", waiting)

@@ -138,7 +138,8 @@ func (a *API) tellWorker(t *task.Task) {
 	}
 }
 
-// rerun stores a new task that names the old one. Who asked is kept in its source.
+// rerun stores a new task that names the old one. Who asked is kept in its source. Asked again it answers with the task it made, a
+// duplicate, and refuses once that one has ended.
 func (a *API) rerun(ctx context.Context, in events.IDRequest) (events.Answer, error) {
 	if err := requireID(in.ID); err != nil {
 		return events.Answer{}, err
@@ -158,6 +159,15 @@ func (a *API) rerun(ctx context.Context, in events.IDRequest) (events.Answer, er
 		t.Source += "/" + in.By
 	}
 	status, errs := a.taker.storeAll(ctx, []*task.Task{t})
+	if errs[0] == nil && status[0] == task.Duplicate {
+		stored, err := a.store.Get(ctx, t.ID)
+		if err != nil {
+			return events.Answer{}, err
+		}
+		if stored.State.Terminal() { // nothing would run, and the caller believe that it does
+			return events.Answer{}, intake.RerunEnded(old, stored)
+		}
+	}
 	return a.outcome(t, status[0], errs[0])
 }
 

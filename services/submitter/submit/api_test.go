@@ -153,6 +153,14 @@ func TestRerunRequests(t *testing.T) {
 	twice := must[events.Answer](k, events.APIRerun, `{"id":"a","by":"ops"}`)
 	require.Equal(t, events.Answer{ID: again.ID, Accepted: true, Duplicate: true}, twice)
 	require.Equal(t, events.CodeNotFound, k.refused(events.APIRerun, `{"id":"nobody"}`).Code)
+
+	must[events.CancelReply](k, events.APICancel, `{"id":"`+again.ID+`"}`)
+	refused := k.refused(events.APIRerun, `{"id":"a","by":"ops"}`)
+	require.Equal(t, events.CodeFinished, refused.Code, "the re-run has ended: nothing would run")
+	require.Contains(t, refused.Message, "re-run "+again.ID)
+	third := must[events.Answer](k, events.APIRerun, `{"id":"`+again.ID+`"}`)
+	require.False(t, third.Duplicate)
+	require.NotEqual(t, again.ID, third.ID)
 }
 
 func TestListRequests(t *testing.T) {
