@@ -110,7 +110,8 @@ func Timeout(d time.Duration) Option { return func(t *Task) { t.request.Timeout 
 // MaxAttempts is how often the task may fail before it is failed for good; default 3.
 func MaxAttempts(n int) Option { return func(t *Task) { t.request.MaxAttempts = &n } }
 
-// MaxLosses is how many lost workers the task survives; default 3, 0 means at most once.
+// MaxLosses is how many lost workers the task survives; default 3, 0 means at most once: a handler that a stopping worker
+// interrupts is then not run again either.
 func MaxLosses(n int) Option { return func(t *Task) { t.request.MaxLosses = &n } }
 
 // Retry sets the wait after failure n to min(most, base * factor^(n-1)), plus a random share of it between 0 and jitter.

@@ -11,7 +11,8 @@
 //
 // A task is run at least once, and the outcome of each attempt is recorded at most once: the database decides who owns a
 // task, under a claim token and a lease which the worker extends while the handler runs. A handler must therefore be ready
-// to meet a task again; [Once] keeps a side effect from happening twice.
+// to meet a task again; [Once] keeps a side effect from happening twice. A task with maxLosses 0 is run at most once, as far as lost and
+// stopping workers go: once its handler was called, nothing but its own error, panic, timeout or snooze brings it back.
 //
 // # What a handler returns
 //
@@ -26,8 +27,9 @@
 // [context.Cause] tells why: [ErrTimeout], [ErrCancelled], [ErrLeaseLost] or [ErrShutdown]. A handler should return soon
 // then. After a timeout the attempt has been reported as failed already and nothing the handler returns changes that; the
 // slot is held until it does return. After a cancel everything it returns, success included, ends the task as cancelled.
-// After a shutdown an unfinished task is handed back without costing an attempt. After a lost lease nothing is reported:
-// another worker may have the task.
+// After a shutdown an unfinished task is handed back without costing an attempt; one with maxLosses 0 is left to its lease
+// instead, after which it fails as worker_lost, because its handler may have done half of the work. After a lost lease nothing is
+// reported: another worker may have the task.
 //
 // # NATS suggests, MongoDB decides
 //

@@ -27,6 +27,7 @@ type execution struct {
 	confirmed time.Time
 	note      func(executionID string, until time.Time) // [Options.Confirmed]; nil: nobody asks
 	verdict   verdict
+	begun     bool // the handler was called; only its own goroutine reads and writes it
 	returned  bool // the handler has returned
 	progress  progressState
 

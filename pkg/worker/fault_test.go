@@ -141,6 +141,22 @@ func TestReturnAfterTheLeaseMayBeOverIsNoResult(t *testing.T) {
 	})
 }
 
+func TestFencedTaskThatMayLoseNoWorkerIsNotHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.faults = during(0, time.Hour, "heartbeat")
+		metrics := prometheus.NewRegistry()
+		b := startEngine(t, s, map[string]Handler{"email": sleeper(time.Hour)}, func(o *Options) { o.Registerer = metrics })
+		k := s.add("email", 1, func(k *task.Task) { k.MaxLosses = 0 })[0]
+		b.bus.signal(k)
+		time.Sleep(time.Minute)
+		require.Equal(t, 1.0, counted(t, metrics, "ax_worker_fenced_total"))
+		got := s.get(k.ID)
+		require.Equal(t, []task.Reason{task.ReasonClaimed}, reasons(&got), "left to its lease")
+		require.NoError(t, b.stop())
+	})
+}
+
 func TestFencedTaskThatWasRevivedMeanwhileIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

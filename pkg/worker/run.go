@@ -62,6 +62,11 @@ func (e *engine) supervise(x *execution) {
 		}
 		e.returned(x, result, context.Cause(x.ctx))
 	}()
+	if context.Cause(x.ctx) == ErrShutdown { // a stop came in between: nothing was begun
+		result = ending{err: context.Canceled}
+		return
+	}
+	x.begun = true
 	result = x.kind.invoke(x.ctx, x.public)
 }
 
@@ -76,14 +81,25 @@ func (e *engine) returned(x *execution, result ending, cause error) {
 		if result.crash != nil {
 			x.logger(e.log).Error("handler crashed", "err", safeText(result.crash.message), "stack", safeText(result.crash.stack))
 		}
-		e.report(x, x.outcome(result, cause))
+		e.conclude(x, x.outcome(result, cause))
 	case fenced:
-		e.report(x, x.report(task.Released, nil))
+		e.conclude(x, x.report(task.Released, nil))
 	}
 	x.end(nil) // release what hangs on the context
 	e.metrics.runSeconds.WithLabelValues(x.kind.name).Observe(ran.Seconds())
 	e.intake.returned(x.kind, ran)
 	e.runs.out(x) // last: a stop waits for it
+}
+
+// conclude reports what a handler came to, but for a task that may be run at most once and whose handler was interrupted: it may
+// have done half of its work, and released it would be run again. It is left to its lease, after which the reaper ends it.
+func (e *engine) conclude(x *execution, o task.Outcome) {
+	if o.Kind == task.Released && x.begun && x.task.MaxLosses == 0 {
+		x.logger(e.log).Warn("handler was interrupted and its task may lose no worker (maxLosses 0): it is left to its lease and will fail as worker_lost")
+		e.runs.settle(x)
+		return
+	}
+	e.report(x, o)
 }
 
 // report hands an outcome to the finisher.

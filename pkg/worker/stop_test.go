@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -76,6 +77,49 @@ func TestStopHandsUnfinishedTasksBackWithoutCost(t *testing.T) {
 	r.run(second)
 	r.signal(r.get(ids[`"ctx"`]))
 	require.Equal(t, `"elsewhere"`, string(r.awaitState(ids[`"ctx"`], task.Success).Result))
+}
+
+// At most once: a handler that had begun may have done half of its work, so that its task must not be run again.
+func TestStopLeavesTasksThatMayLoseNoWorkerToTheirLeases(t *testing.T) {
+	r := newRig(t)
+	w := r.worker(func(o *Options) { o.SoftStop = time.Millisecond })
+	g := newGate()
+	HandleFunc(w, "long", func(ctx context.Context, k Task) (any, error) {
+		err := g.pass(ctx)
+		if string(k.Payload) == `"own"` {
+			return nil, errors.New("connection closed")
+		}
+		return nil, err
+	})
+	stop := r.run(w)
+	var ids []string
+	for _, payload := range []string{`"ctx"`, `"own"`} {
+		ids = append(ids, r.submit("long", 1, func(k *task.Task) { k.Payload, k.MaxLosses = []byte(payload), 0 })[0].ID)
+		g.awaitEntry(t)
+	}
+	require.NoError(t, stop())
+	for _, id := range ids {
+		k := r.get(id)
+		require.Equal(t, task.Running, k.State, "not handed back: %v", reasons(k))
+		r.reap(id)
+		require.Equal(t, task.Failed, r.get(id).State)
+		require.Equal(t, task.ReasonWorkerLost, r.get(id).History[len(k.History)].Reason)
+	}
+}
+
+// A claim may have won its tasks a moment ago: a handler that had not begun did no half of its work.
+func TestStopReleasesWhatHadNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		b := startEngine(t, s, map[string]Handler{"email": func(context.Context, Task) (any, error) { panic("it must not begin") }})
+		b.runs.shutdown()
+		k := s.add("email", 1, func(k *task.Task) { k.MaxLosses = 0 })[0]
+		b.bus.signal(k)
+		time.Sleep(time.Second)
+		got := s.get(k.ID)
+		require.Equal(t, []task.Reason{task.ReasonClaimed, task.ReasonReleased}, reasons(&got)[:2])
+		require.NoError(t, b.stop())
+	})
 }
 
 func TestStopLetsHandlersFinishSoftly(t *testing.T) {
