@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ax-scheduler/ax/internal/ledger"
 	"github.com/ax-scheduler/ax/internal/task"
@@ -65,9 +66,12 @@ func judge(e evidence) []violation {
 	return all
 }
 
-// excused tells that a task may be gone: it was only queued when the store of NATS was deleted.
+// queuedFor is how long a submission may wait in NATS: faults that keep it there overlap, but not for that long.
+const queuedFor = int64(time.Minute)
+
+// excused tells that a task may be gone: it was only queued, and lately, when the store of NATS was deleted.
 func (e evidence) excused(s submission) bool {
-	return s.door == queued && slices.ContainsFunc(e.wipes, func(at int64) bool { return s.accepted <= at })
+	return s.door == queued && slices.ContainsFunc(e.wipes, func(at int64) bool { return s.accepted <= at && at-s.accepted < queuedFor })
 }
 
 // lost finds accepted tasks that the database does not have.

@@ -57,6 +57,7 @@ func TestEachJudgeFindsItsDamage(t *testing.T) {
 		{"a stored task is gone", "lost", "accepted (stored)", func(e *evidence) { delete(e.tasks, "good"); e.wipes = []int64{100} }},
 		{"a queued task is gone and NATS kept its store", "lost", "accepted (queued)", func(e *evidence) { delete(e.tasks, "bad") }},
 		{"a queued task is gone that was accepted after the wipe", "lost", "accepted (queued)", func(e *evidence) { delete(e.tasks, "bad"); e.wipes = []int64{9} }},
+		{"a queued task is gone that had been accepted long before the wipe", "lost", "accepted (queued)", func(e *evidence) { delete(e.tasks, "bad"); e.wipes = []int64{10 + queuedFor} }},
 		{"a task never ended", "stuck", "still pending", func(e *evidence) {
 			g := e.tasks["good"]
 			g.State, g.Seq, g.History = task.Pending, 3, g.History[:3]
