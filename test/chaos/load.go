@@ -46,13 +46,13 @@ func newPlan(seed uint64, n int) plan {
 	opts := []client.Option{client.ID(fmt.Sprintf("c%d-%d", seed, n)), client.MaxLosses(1000), client.Priority(random.IntN(10)),
 		client.Retry(200*time.Millisecond, 2, time.Second, 0.5)}
 	switch dice := random.IntN(100); {
-	case dice < 50:
-	case dice < 68:
+	case dice < 33:
+	case dice < 51:
 		do.RunMs = 1000 + random.IntN(2000)
-	case dice < 73: // longer than a lease: heartbeats keep it
-		do.RunMs = 6000 + random.IntN(2000)
+	case dice < 69: // longer than a lease: heartbeats keep it, and whatever strikes a worker finds some of them
+		do.RunMs = 6000 + random.IntN(4000)
 	case dice < 76:
-		do.RunMs, do.Deaf = 6000+random.IntN(2000), true
+		do.RunMs, do.Deaf = 6000+random.IntN(4000), true
 	case dice < 86:
 		do.Fail = 1 + random.IntN(2)
 	case dice < 90:

@@ -104,13 +104,13 @@ func newScript(seed uint64, lasts time.Duration) script {
 func (k kind) bounds() (least, most time.Duration) {
 	switch k {
 	case pause: // well beyond a lease and a leader's lock, so that somebody else has taken over when it ends
-		return lease + 2*time.Second, 2 * lease
+		return lease + 3*time.Second, 2*lease + 2*time.Second
 	case kill, wipe:
 		return 500 * time.Millisecond, 5 * time.Second
 	case drop, shuffle:
 		return 100 * time.Millisecond, time.Second
 	}
-	return time.Second, lease + 3*time.Second
+	return time.Second, lease + 5*time.Second
 }
 
 // decks hold each fault as often as it is to be met, by track.
