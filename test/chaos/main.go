@@ -60,6 +60,8 @@ func run(ctx context.Context, args []string) (err error) {
 		*keep = dir
 	} else if err := os.MkdirAll(*keep, 0o755); err != nil {
 		return err
+	} else if files, err := os.ReadDir(*keep); err != nil || len(files) > 0 {
+		return errors.Join(err, fmt.Errorf("%s is not empty: the ledgers of another run would count as this one's", *keep))
 	}
 	r, err := rehearse(ctx, *bin, *keep, s, os.Stdout)
 	if err != nil {

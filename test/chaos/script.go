@@ -94,10 +94,20 @@ func newScript(seed uint64, lasts time.Duration) script {
 				break
 			}
 			s.tracks[track] = append(s.tracks[track], f)
-			at += f.lasts + (500*time.Millisecond + time.Duration(random.Int64N(int64(2*time.Second)))).Round(100*time.Millisecond)
+			least, most = quietTimes(track)
+			at += f.lasts + (least + time.Duration(random.Int64N(int64(most-least)))).Round(100*time.Millisecond)
 		}
 	}
 	return s
+}
+
+// quietTimes is how long nothing happens on a track between its faults. That is longer between faults of stores: for one lease after
+// the database was away the reaper revives nothing, and a worker that goes on beyond its time meets nobody.
+func quietTimes(track string) (least, most time.Duration) {
+	if track == "stores" {
+		return lease + time.Second, 3 * lease
+	}
+	return 500 * time.Millisecond, 2500 * time.Millisecond
 }
 
 // bounds is how long such a fault lasts.
@@ -123,7 +133,7 @@ var decks = map[string]func() []fault{
 			}
 		}
 		for i := range workers {
-			for _, k := range []kind{kill, pause} {
+			for _, k := range []kind{kill, pause, pause} {
 				deck = append(deck, fault{kind: k, target: fmt.Sprintf("worker/%d", i)})
 			}
 		}
