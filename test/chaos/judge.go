@@ -66,8 +66,9 @@ func judge(e evidence) []violation {
 	return all
 }
 
-// queuedFor is how long a submission may wait in NATS: faults that keep it there overlap, but not for that long.
-const queuedFor = int64(time.Minute)
+// queuedFor is how long a submission may wait in NATS: while the database is away, then until what a killed submitter had taken is handed
+// out again, and all that while other faults follow and a busy machine is slow to start what was killed.
+const queuedFor = int64(2 * time.Minute)
 
 // excused tells that a task may be gone: it was only queued, and lately, when the store of NATS was deleted.
 func (e evidence) excused(s submission) bool {
