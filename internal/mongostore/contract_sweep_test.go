@@ -146,7 +146,12 @@ func TestReviveKinds(t *testing.T) {
 					require.Equal(t, before.Losses+1, tk.Losses)
 					require.Equal(t, before.Failures, tk.Failures)
 					require.Equal(t, before.Attempts, tk.Attempts)
-					require.Equal(t, before.ScheduledAt, tk.ScheduledAt, "it stands before what fell due later")
+					if delay := task.LossDelay(tk.ID, tk.Losses); delay > 0 && c.to == task.Pending {
+						require.Equal(t, last.At.Add(delay), tk.ScheduledAt, "apart from others that were lost with it")
+						patch(t, s, tk.ID, bson.D{{Key: "scheduledAt", Value: before.ScheduledAt}})
+					} else {
+						require.Equal(t, before.ScheduledAt, tk.ScheduledAt, "it stands before what fell due later")
+					}
 					if c.to == task.Pending {
 						require.Equal(t, tk.ExpiresAt, tk.CheckAt)
 						again := claimTasks(t, s, tk)[0]

@@ -225,7 +225,10 @@ func (m *model) revived(e task.Entry, read *task.Task) error {
 		return fmt.Errorf("a revival became %s (%s), not %s (%s)", e.To, e.Reason, to, reason)
 	}
 	m.Losses++
-	if to == task.Pending || to == task.Cancelled && m.Losses <= m.MaxLosses {
+	switch delay := task.LossDelay(m.ID, m.Losses); {
+	case delay > 0 && to == task.Pending:
+		m.ScheduledAt = e.At.Add(delay)
+	case delay == 0 && (to == task.Pending || to == task.Cancelled && m.Losses <= m.MaxLosses):
 		m.dueAgain(e)
 	}
 	return m.leave(e)

@@ -36,6 +36,7 @@ type ending struct {
 	lease  time.Time // leaseUntil as read
 	to     task.State
 	reason task.Reason
+	delay  time.Duration // before it may start again
 	error  string
 	by     string
 }
@@ -81,6 +82,8 @@ func endingOf(t *task.Task, by string) ending {
 	}
 	if t.Losses+1 > t.MaxLosses {
 		e.to, e.reason = task.Failed, task.ReasonWorkerLost
+	} else {
+		e.delay = task.LossDelay(t.ID, t.Losses+1)
 	}
 	e.error = errorText(&task.Error{Message: message, Cause: cause, Attempt: t.Attempts})
 	return e
@@ -90,7 +93,11 @@ func (e ending) update() (pipeline, error) {
 	m := move{from: task.Running, to: e.to, reason: e.reason, by: e.by, unlessCancelled: true, withError: true}
 	set := append(afterRunning(e.to), bson.E{Key: "losses", Value: add("$losses", int32(1))},
 		bson.E{Key: "lastError", Value: literal(e.error)}, bson.E{Key: "errorCode", Value: removed})
-	if e.to == task.Pending {
+	switch {
+	case e.to != task.Pending:
+	case e.delay > 0:
+		set = append(set, bson.E{Key: "scheduledAt", Value: ifCancelAsked("$scheduledAt", later("$$NOW", e.delay.Milliseconds()))})
+	default:
 		set = append(set, dueAgain)
 	}
 	return m.pipeline(set)

@@ -28,6 +28,7 @@ type work struct {
 	RunMs int  `json:"runMs,omitempty"`
 	Fail  int  `json:"fail,omitempty"`
 	Deaf  bool `json:"deaf,omitempty"`
+	Exit  bool `json:"exit,omitempty"`
 }
 
 // world is a running system of processes on a database of its own, with what a test needs to look at it.

@@ -25,6 +25,7 @@ type Work struct {
 	RunMs int  `json:"runMs"` // how long the handler takes
 	Fail  int  `json:"fail"`  // how many attempts fail
 	Deaf  bool `json:"deaf"`  // ignores the end of its context
+	Exit  bool `json:"exit"`  // takes the whole process down
 }
 
 func main() {
@@ -85,6 +86,9 @@ func work(ctx context.Context, book *ledger.Writer, t worker.Task) (_ any, err e
 	record := ledger.Record{Kind: ledger.Started, Task: t.ID, Type: t.Type, Attempt: t.Attempt, Execution: t.ExecutionID, Lane: string(task.LaneOf(t.Priority))}
 	if err := book.Write(record); err != nil {
 		return nil, err
+	}
+	if in.Exit {
+		os.Exit(1)
 	}
 	end := func(outcome string) error {
 		record.Kind, record.At, record.Outcome = ledger.Ended, 0, outcome

@@ -54,3 +54,10 @@ func attention(services []task.ServiceInfo, now time.Time) []string {
 	slices.Sort(sentences)
 	return sentences
 }
+
+// taken tells whether a worker of the type is there.
+func taken(taskType string, workers []task.WorkerInfo, now time.Time) bool {
+	return slices.ContainsFunc(workers, func(w task.WorkerInfo) bool {
+		return now.Sub(w.SeenAt) <= seenWithin && slices.Contains(w.Types, taskType)
+	})
+}
