@@ -19,6 +19,7 @@ import (
 // Each degraded mode shows in a metric, a log line and ax status, and work goes on as far as it can.
 
 func TestWithoutChangeStreamsSweepsDoTheWork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{mongoURI: stacktest.StartMongo(t, localstack.MongoOptions{Standalone: true}).URI()})
 	w.requireAllSucceeded(w.awaitEnds(w.submit(50, work{}), time.Minute))
 	dispatcher, notifier := w.system.Service("dispatcher"), w.system.Service("notifier")
@@ -31,6 +32,7 @@ func TestWithoutChangeStreamsSweepsDoTheWork(t *testing.T) {
 }
 
 func TestServicesThatAreMissingAreNamed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{services: []string{"submitter", "reaper", "notifier"}})
 	w.requireAllSucceeded(w.awaitEnds(w.submit(20, work{}), time.Minute))
 	w.awaitAttention(t, "no dispatcher is there: workers look for tasks in the database, so they start later")
@@ -44,6 +46,7 @@ func TestServicesThatAreMissingAreNamed(t *testing.T) {
 }
 
 func TestDatabaseAwayNothingIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	mongo := stacktest.StartMongo(t, localstack.MongoOptions{})
 	w := newWorld(t, worldOptions{mongoURI: mongo.URI()})
 	require.NoError(t, mongo.Kill())
@@ -75,6 +78,7 @@ func TestDatabaseAwayNothingIsAcknowledged(t *testing.T) {
 }
 
 func TestNATSAwayStoredTasksRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{})
 	ids := w.submit(50, work{}, client.Delay(3*time.Second))
 	require.NoError(t, w.nats.Kill())
@@ -108,6 +112,7 @@ func TestNATSAwayStoredTasksRun(t *testing.T) {
 }
 
 func TestAFullLaneIsShown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, worldOptions{workers: -1})
 	w.submit(2000, work{})
 	dispatcher := w.system.Service("dispatcher")
