@@ -45,13 +45,13 @@ func TestASelectionOfFaultsBreaksNoPromise(t *testing.T) {
 			t.Log(out.String())
 			require.NoError(t, err)
 			require.Empty(t, r.violations)
-			require.Greater(t, r.tasks, 100)
+			require.Greater(t, r.tasks, 50)
 			require.Positive(t, r.broken, "workers were struck while they worked")
 		})
 	}
 }
 
-// The scripts of the selection, which together have every kind of fault, and each of which strikes workers three times or more.
-var selected = []uint64{1, 2, 10}
+// The scripts of the selection, which together have every kind of fault, and each of which strikes workers more than once.
+var selected = []uint64{1, 2, 3}
 
 const selectionLasts = time.Minute
