@@ -28,6 +28,7 @@ func (d *driver) account(ctx context.Context, tasks []planned) error {
 		return err
 	}
 	ran := map[string]int{}
+	heldUp := heldUp(runs)
 	succeeded := map[string]bool{}
 	var lastEnd int64
 	for _, r := range runs {
@@ -61,6 +62,8 @@ func (d *driver) account(ctx context.Context, tasks []planned) error {
 			fault("task %s is %s in the database; its completion event said %q", p.id, t.State, d.ends[p.id])
 		case t.State == task.Success && !succeeded[p.id]:
 			fault("task %s is recorded as succeeded; no ledger has a run that did", p.id)
+		case heldUp[p.id] && t.Losses == 0:
+			fault("task %s was not begun in its first attempt by the ledgers, and no loss tells why", p.id)
 		case ran[p.id] > t.Attempts:
 			fault("task %s ran %d times by the ledgers; the database knows of %d attempts", p.id, ran[p.id], t.Attempts)
 		}
@@ -103,14 +106,21 @@ func (d *driver) account(ctx context.Context, tasks []planned) error {
 	row("ran twice at the same time", len(overlaps))
 	row("executions in the ledgers", len(runs))
 	row("tasks a second", fmt.Sprintf("%.0f (as recorded, compressed; %s in all)", float64(len(tasks))/seconds, time.Duration(seconds*float64(time.Second)).Round(time.Second)))
+	picked, held := waitsOf(runs)
 	for _, lane := range task.Lanes {
-		if waits := waitsOf(runs, string(lane)); len(waits) > 0 {
-			row("pickup, lane "+string(lane), fmt.Sprintf("p50 %s  p95 %s  p99 %s  (%d tasks)", percentile(waits, 50), percentile(waits, 95), percentile(waits, 99), len(waits)))
+		if waits := picked[string(lane)]; len(waits) > 0 {
+			row("pickup, lane "+string(lane), spread(waits))
 		}
+	}
+	if len(held) > 0 {
+		row("pickup, held up by the kill", spread(held))
 	}
 	row("database", d.storeName())
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if len(held) > 0 {
+		fmt.Printf("\nheld up: the worker that was killed had just claimed %d of its tasks and begun none of these; their first start is that after their leases ended\n", len(held))
 	}
 	if len(faults) == 0 {
 		fmt.Println("\nevery task is accounted for")
@@ -160,16 +170,50 @@ func (d *driver) storeName() string {
 	return d.mongo.Store()
 }
 
-// waitsOf returns the waits from publish to handler start of first attempts in a lane, sorted.
-func waitsOf(runs []ledger.Execution, lane string) []time.Duration {
-	var waits []time.Duration
-	for _, r := range runs {
-		if r.Attempt == 1 && r.Lane == lane {
-			waits = append(waits, time.Duration(r.Waited))
+// heldUp tells which tasks were begun, by the ledgers, in a later attempt than their first: a worker had claimed them and was killed
+// before its handlers began.
+func heldUp(runs []ledger.Execution) map[string]bool {
+	late := map[string]bool{}
+	for _, r := range firstRuns(runs) {
+		if r.Attempt > 1 {
+			late[r.Task] = true
 		}
 	}
-	slices.Sort(waits)
-	return waits
+	return late
+}
+
+// waitsOf returns how long each task waited from its publication until a handler began for the first time, sorted: by lane where that
+// was the task's first attempt, and together where it was a later one. Each task that was begun is in one of them.
+func waitsOf(runs []ledger.Execution) (byLane map[string][]time.Duration, held []time.Duration) {
+	byLane = map[string][]time.Duration{}
+	for _, r := range firstRuns(runs) {
+		if r.Attempt == 1 {
+			byLane[r.Lane] = append(byLane[r.Lane], time.Duration(r.Waited))
+		} else {
+			held = append(held, time.Duration(r.Waited))
+		}
+	}
+	for _, waits := range byLane {
+		slices.Sort(waits)
+	}
+	slices.Sort(held)
+	return byLane, held
+}
+
+// firstRuns is the earliest execution of each task.
+func firstRuns(runs []ledger.Execution) map[string]ledger.Execution {
+	first := map[string]ledger.Execution{}
+	for _, r := range runs {
+		if earlier, ok := first[r.Task]; !ok || r.At < earlier.At {
+			first[r.Task] = r
+		}
+	}
+	return first
+}
+
+// spread shows the percentiles of sorted durations, and how many they are.
+func spread(waits []time.Duration) string {
+	return fmt.Sprintf("p50 %s  p95 %s  p99 %s  (%d tasks)", percentile(waits, 50), percentile(waits, 95), percentile(waits, 99), len(waits))
 }
 
 // percentile takes the nearest rank of sorted durations.

@@ -74,9 +74,7 @@ func invoke(ctx context.Context, book *ledger.Writer, t worker.Task) (_ any, err
 	}
 	record := ledger.Record{Kind: ledger.Started, Task: t.ID, Type: t.Type, Attempt: t.Attempt, Execution: t.ExecutionID,
 		Lane: string(task.LaneOf(t.Priority)), At: ledger.Now()}
-	if t.Attempt == 1 {
-		record.Waited = record.At - in.Published
-	}
+	record.Waited = record.At - in.Published
 	if err := book.Write(record); err != nil {
 		return nil, err
 	}
