@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated part of docs/lifecycle.md")
 
-// The table in the docs is the table in the code.
+// The tables in the docs are the tables in the code.
 func TestLifecycleDocumentShowsTheTransitions(t *testing.T) {
 	const path, begin, end = "../../docs/lifecycle.md", "(go test ./internal/task -update) -->\n", "<!-- end -->"
 	raw, err := os.ReadFile(path)
@@ -28,6 +28,12 @@ func TestLifecycleDocumentShowsTheTransitions(t *testing.T) {
 	table.WriteString("| from | to | reason | by |\n|---|---|---|---|\n")
 	for _, tr := range task.Transitions {
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", tr.From, tr.To, tr.Reason, tr.Mover)
+	}
+	table.WriteString("\n| stays | reason |\n|---|---|\n")
+	for _, state := range task.States {
+		for _, reason := range task.Stays[state] {
+			fmt.Fprintf(&table, "| %s | %s |\n", state, reason)
+		}
 	}
 	want := before + begin + table.String() + end + after
 	if *update {

@@ -12,9 +12,9 @@ type Env struct {
 	MongoURI    string        `envconfig:"MONGO_URI" required:"true" secret:"true" desc:"connection string of MongoDB 7.0 or later; a replica set, for change streams and transactions"`
 	Database    string        `envconfig:"MONGO_DB" default:"ax" desc:"name of the database"`
 	NATSURL     string        `envconfig:"NATS_URL" default:"nats://127.0.0.1:4222" secret:"true" desc:"address of NATS 2.11 or later with JetStream; a worker also works without, only slower"`
-	ID          string        `envconfig:"WORKER_ID" desc:"name of the process in the history of its tasks, unlike any other's; empty: host name, process id and a random part"`
-	Channel     string        `envconfig:"WORKER_CHANNEL" default:"stable" desc:"channel whose tasks this worker takes"`
-	Version     string        `envconfig:"WORKER_VERSION" desc:"version of the program, shown beside the worker"`
+	ID          string        `envconfig:"WORKER_ID" desc:"name of the process in the history of its tasks, unlike any other's: 1 to 128 characters of A-Z a-z 0-9 . _ : -; empty: host name, process id and a random part"`
+	Channel     string        `envconfig:"WORKER_CHANNEL" default:"stable" desc:"channel whose tasks this worker takes: 1 to 64 characters of a-z 0-9 _ -, beginning with a letter or digit"`
+	Version     string        `envconfig:"WORKER_VERSION" desc:"version of the program, shown beside the worker: up to 128 bytes without control characters"`
 	Slots       int           `envconfig:"WORKER_SLOTS" default:"20" min:"1" max:"10000" desc:"handlers that run at the same time, over all types"`
 	Lease       time.Duration `envconfig:"WORKER_LEASE" default:"30s" min:"1s" max:"1h" desc:"how long a task stays this worker's after its last heartbeat"`
 	Beat        time.Duration `envconfig:"WORKER_BEAT" min:"100ms" max:"30m" desc:"time between heartbeats, at most half of the lease; not set: 5s, or a sixth of a lease under 30s"`
