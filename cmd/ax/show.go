@@ -120,7 +120,11 @@ func waitAndShow(cmd *cobra.Command, c *client.Client, s *settings, id string) e
 	t, err := c.Wait(ctx, id)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%w; it goes on, ask again with `ax wait %s`", err, id)
+			state := "not ended"
+			if t.State != "" {
+				state = "still " + t.State
+			}
+			return fmt.Errorf("task %s is %s after %v; it goes on, wait again with `ax wait %s`", id, state, s.timeout, id)
 		}
 		return err
 	}

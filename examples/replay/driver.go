@@ -96,6 +96,9 @@ func (d *driver) start(ctx context.Context) (err error) {
 	if d.mongo, err = localstack.StartMongo(ctx, localstack.MongoOptions{Log: os.Stdout}); err != nil {
 		return err
 	}
+	if err := d.mongo.Answers(ctx); err != nil {
+		return err
+	}
 	if d.nats, err = localstack.StartNATS(ctx, localstack.NATSOptions{}); err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // What Mongo.Store answers.
@@ -31,6 +33,8 @@ const stopGrace = 20 * time.Second
 type MongoOptions struct {
 	// Dir holds the data and is kept. Empty: a temporary folder that Stop deletes.
 	Dir string
+	// Port on 127.0.0.1; 0 takes a free one. It means nothing where AX_MONGO_URI names the database.
+	Port int
 	// Log gets one line that names the database chosen and why, and the progress of an installation. Nil: silent.
 	Log io.Writer
 	// AllowBuild permits a build of some minutes when no database is at hand and the tools for it are.
@@ -87,7 +91,7 @@ func StartMongo(ctx context.Context, opts MongoOptions) (*Mongo, error) {
 	}
 	fmt.Fprintf(opts.Log, "database: %s (%s)\n", e.name, e.why)
 
-	m := &Mongo{opts: opts, engine: e, dir: opts.Dir, env: env}
+	m := &Mongo{opts: opts, engine: e, dir: opts.Dir, env: env, port: opts.Port}
 	if m.dir == "" {
 		if m.scratch, err = newScratch(); err != nil {
 			return nil, fmt.Errorf("start a database: %w", err)
@@ -134,6 +138,64 @@ func (m *Mongo) PID() int {
 		return 0
 	}
 	return m.child.cmd.Process.Pid
+}
+
+// Port is where the server listens on 127.0.0.1; 0 for one that AX_MONGO_URI names.
+func (m *Mongo) Port() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.port
+}
+
+// Done is closed once the process is gone that runs now. It is nil, and so never closed, when there is none of ours.
+func (m *Mongo) Done() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.child == nil {
+		return nil
+	}
+	return m.child.done
+}
+
+// ExitError says how the process ended: nil after a clean exit, or where there is none of ours. It waits for the end.
+func (m *Mongo) ExitError() error {
+	m.mu.Lock()
+	c := m.child
+	m.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	<-c.done
+	return c.err
+}
+
+// Output is the newest output of the process, for error messages.
+func (m *Mongo) Output() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.child == nil {
+		return "(none)"
+	}
+	return m.child.out.String()
+}
+
+// answerTimeout is how long a database that AX_MONGO_URI names may take to answer at a start.
+const answerTimeout = 5 * time.Second
+
+// Answers asks a database that AX_MONGO_URI names whether it is there, for a few seconds. The error says what to do: a terminal often
+// keeps the address of a local database that is gone. One of ours has answered already.
+func (m *Mongo) Answers(ctx context.Context) error {
+	if !m.External() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	err := withClient(m.URI(), func(c *mongo.Client) error { return c.Ping(ctx, nil) })
+	if err != nil {
+		return fmt.Errorf("AX_MONGO_URI names the database %s, which does not answer. Start it; or `unset AX_MONGO_URI`, and a local one is started: %w",
+			redact(m.URI()), err)
+	}
+	return nil
 }
 
 // Stop ends the server and deletes its data unless the folder is the caller's. It may be called twice.

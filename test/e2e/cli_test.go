@@ -58,7 +58,9 @@ func TestCommandLine(t *testing.T) {
 	}
 	d.stop(t)
 
+	uri := d.mongoURI
 	d = startDev(t, "--data", data)
+	require.Equal(t, uri, d.mongoURI, "what a terminal keeps goes on being right")
 	require.Contains(t, d.ax(t, "get", published).out, "success (succeeded)", "kept from one run to the next")
 	d.stop(t)
 	require.Equal(t, 1, d.ax(t, "get", published).code)
@@ -157,7 +159,7 @@ func (d *dev) submitAndWait(t *testing.T) {
 	running := d.ax(t, "wait", answer.ID, "--timeout", "1s")
 	require.Equal(t, 1, running.code)
 	require.Empty(t, running.out)
-	require.Contains(t, running.errs, "which is pending")
+	require.Contains(t, running.errs, "is still pending after 1s")
 	require.Contains(t, running.errs, "ax wait "+answer.ID)
 }
 
