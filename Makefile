@@ -82,7 +82,9 @@ dev: build deps ## run the whole system on this machine until Ctrl-C
 	dist/ax dev
 
 .PHONY: demo
-demo: build ## replay recorded traffic, kill a worker, account for every task (about a minute)
+demo: ## replay recorded traffic, kill a worker, account for every task (2-4 minutes, the first run some more)
+	@echo "compiling; the first run takes minutes: it fetches and compiles what ax is made of"
+	@$(MAKE) --no-print-directory build
 	go run ./examples/replay $(if $(DATA),--data $(DATA))
 
 .PHONY: chaos

@@ -34,21 +34,25 @@ func main() {
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
 
-	// A subscriber: every change of every email, in order.
+	// A subscriber: every change of our email, in order. Other emails may be there: of an earlier run, or from the command line.
 	c, err := client.Connect(client.Options{NATSURL: options.NATSURL})
 	check(err)
 	defer c.Close()
+	email := client.NewTask("email", Email{To: "a@example.com"})
 	_, err = c.Subscribe(ctx, events.SubscribeOptions{Types: []string{"email"}}, func(_ context.Context, e events.Event) error {
+		if e.ID != email.ID() {
+			return nil
+		}
 		fmt.Printf("event %d: %s, because %s %s\n", e.Seq, e.State, e.Reason, e.Result)
-		if e.State == "success" || e.State == "failed" {
+		if e.State == "success" || e.State == "failed" || e.State == "cancelled" {
 			stop()
 		}
 		return nil
 	})
 	check(err)
 
-	// A task. Once Submit returns, it is stored and will run, whatever is killed.
-	_, err = c.Submit(ctx, client.NewTask("email", Email{To: "a@example.com"}))
+	// Once Submit returns, the task is stored and will run, whatever is killed.
+	_, err = c.Submit(ctx, email)
 	check(err)
 	check(<-ended)
 }

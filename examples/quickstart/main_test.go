@@ -13,6 +13,7 @@ import (
 
 	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
+	"github.com/ax-scheduler/ax/pkg/client"
 )
 
 // runsExample, set for a copy of the test binary, makes it the example.
@@ -39,10 +40,19 @@ func TestTheExampleSubmitsRunsAndHears(t *testing.T) {
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 
+	nats := stacktest.NATS(t).URL()
 	system, err := localstack.StartSystem(ctx, localstack.SystemOptions{
-		Bin: bin, MongoURI: stacktest.Mongo(t).URI(), Database: stacktest.Database(t), NATSURL: stacktest.NATS(t).URL(), Services: services})
+		Bin: bin, MongoURI: stacktest.Mongo(t).URI(), Database: stacktest.Database(t), NATSURL: nats, Services: services})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, system.Stop(20*time.Second)) })
+
+	// Somebody submitted an email before: the example's worker takes it, and the example tells of its own alone.
+	c, err := client.Connect(client.Options{NATSURL: nats})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	earlier := client.NewTask("email", Email{To: "b@example.com"})
+	_, err = c.Submit(ctx, earlier)
+	require.NoError(t, err)
 
 	example := exec.CommandContext(ctx, os.Args[0])
 	example.Env = append(os.Environ(), append(system.Env(), runsExample+"=1")...)
@@ -51,15 +61,23 @@ func TestTheExampleSubmitsRunsAndHears(t *testing.T) {
 
 	// The handler runs beside the subscriber, so its line may stand anywhere before the last.
 	var told []string
-	sent := 0
+	sent, before := 0, 0
 	for line := range strings.Lines(string(said)) {
 		if line == "sending an email to a@example.com\n" {
 			sent++
 			continue
 		}
+		if line == "sending an email to b@example.com\n" {
+			before++
+			continue
+		}
 		told = append(told, strings.TrimSpace(line))
 	}
 	require.Equal(t, 1, sent, string(said))
+	require.Equal(t, 1, before, string(said))
+	was, err := c.Get(ctx, earlier.ID())
+	require.NoError(t, err)
+	require.Equal(t, "success", was.State)
 	require.Equal(t, []string{
 		"event 1: pending, because submitted",
 		"event 2: running, because claimed",
