@@ -33,6 +33,7 @@ func (r *rig) lives() {
 	r.finish(r.claim("retried"), task.Succeeded)
 	r.insert("lost")
 	for range 4 {
+		r.set("lost", "scheduledAt", r.ago(time.Minute)) // the second loss puts it off
 		r.claim("lost")
 		r.revive("lost")
 	}

@@ -95,7 +95,7 @@ func TestLostExecutionsAreCountedApartFromFailures(t *testing.T) {
 	require.NotNil(t, got.LastError)
 
 	for losses := 1; losses <= 3; losses++ { // the only attempt: losses are not failures
-		r.claim("w1", time.Second, last...)
+		r.claimWhenDue("w1", time.Second, last[0])
 		reason := task.ReasonLeaseExpired
 		if losses == 3 {
 			reason = task.ReasonWorkerLost

@@ -101,6 +101,16 @@ func (r *rig) claim(worker string, lease time.Duration, ids ...string) []*task.T
 	return claimed
 }
 
+// claimWhenDue takes one task once it is due: what was lost twice is put off for a while.
+func (r *rig) claimWhenDue(worker string, lease time.Duration, id string) {
+	r.t.Helper()
+	stacktest.Eventually(r.t, task.LossDelay(id, 2)+patience, "it is due", func() bool {
+		claimed, err := r.db.Claim(r.t.Context(), task.ClaimRequest{IDs: []string{id}, Claim: events.NewToken(), Worker: worker, Lease: lease})
+		require.NoError(r.t, err)
+		return len(claimed) == 1
+	})
+}
+
 // beat extends leases as a live worker does, until stopped, and counts those it was told to be lost.
 func (r *rig) beat(worker string, lease time.Duration, tasks []*task.Task) (lost *atomic.Int64, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -288,7 +288,7 @@ func TestDeadLetterStreamMissing(t *testing.T) {
 		_, err := k.store.Get(t.Context(), "good")
 		return err == nil
 	})
-	require.EqualValues(t, 1, k.messages(events.StreamSubmit), "the bad one is still queued")
+	stacktest.Eventually(t, patience, "the bad one alone is still queued", func() bool { return k.messages(events.StreamSubmit) == 1 })
 	_, err := k.bus.EnsureStreams(t.Context())
 	require.NoError(t, err)
 	k.untilQueueEmpty()
