@@ -222,9 +222,9 @@ func (b *board) tidy() {
 		if l.held == 0 && !l.backlog && !l.refilling && now.Sub(l.usedAt) > idleLane {
 			delete(b.lanes, key)
 			delete(b.paused, l)
-			b.metrics.forgetLane(key)
 		}
 	}
+	b.metrics.retain(b.lanes)
 	for name, r := range b.types {
 		if err == nil {
 			r.settle(server)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ax-scheduler/ax/internal/task"
@@ -270,6 +271,48 @@ func TestIdleLanesAreForgotten(t *testing.T) {
 		b.tidy()
 		require.Empty(t, b.lanes)
 		require.Empty(t, b.types)
+	})
+}
+
+func TestSeriesOfLanesAreBoundedAndGoWithThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		metrics := newMetrics(prometheus.NewRegistry(), func() (a, b, c, d int) { return })
+		var sent []signal
+		term := func() *board { return newBoard(m, 5*time.Second, metrics, func(s []signal) { sent = append(sent, s...) }) }
+		b := term()
+		signal := func(types int) {
+			for i := range types {
+				id, now := fmt.Sprint(i), time.Now()
+				o := observed(id, 1, "", task.Pending, 5, now, now.Add(-time.Second))
+				o.Change.Type = "type-" + id
+				b.observe([]task.Observed{o})
+				b.published(sent, make([]error, len(sent)))
+				sent = nil
+				o.Change.Seq, o.Change.From, o.Change.To = 2, task.Pending, task.Failed
+				b.observe([]task.Observed{o})
+			}
+		}
+		const beyond = 5
+		signal(maxLaneSeries + beyond)
+		for _, c := range []*prometheus.CounterVec{metrics.signals, metrics.tasks} {
+			require.Equal(t, maxLaneSeries+1, testutil.CollectAndCount(c))
+			require.InDelta(t, beyond, testutil.ToFloat64(c.WithLabelValues("other", "other", "normal")), 0)
+			require.InDelta(t, 1, testutil.ToFloat64(c.WithLabelValues("type-7", "stable", "normal")), 0)
+		}
+		signal(1)
+		require.InDelta(t, 2, testutil.ToFloat64(metrics.signals.WithLabelValues("type-0", "stable", "normal")), 0)
+
+		time.Sleep(idleLane + time.Second)
+		b.tidy()
+		require.Equal(t, 1, testutil.CollectAndCount(metrics.signals), "only what others came to")
+		require.Equal(t, 1, testutil.CollectAndCount(metrics.tasks))
+
+		signal(20)
+		b = term() // what the last term left is nobody's now
+		signal(2)
+		b.tidy()
+		require.Equal(t, 3, testutil.CollectAndCount(metrics.signals))
 	})
 }
 

@@ -1,6 +1,16 @@
 package dispatch
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxLaneSeries bounds the lanes with series of their own: type names are the users', and there may be any number.
+const maxLaneSeries = 1_000
+
+// otherLanes is the type and the channel under which all further lanes are counted together.
+const otherLanes = "other"
 
 // Metrics are the dispatcher's. All but the gauges of the leader stand still while another process leads.
 type Metrics struct {
@@ -16,6 +26,9 @@ type Metrics struct {
 	historyLost prometheus.Counter
 	degraded    prometheus.Gauge
 	lag         prometheus.Gauge
+
+	mu    sync.Mutex
+	lanes map[Lane]struct{} // those with series of their own
 }
 
 func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog, timers int)) *Metrics {
@@ -47,8 +60,9 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 	})
 	computed("timers", "Tasks that fall due soon and have a timer.", func() int { _, _, _, n := counts(); return n })
 	return &Metrics{
-		signals:     byLabel("signals_total", "Signals sent.", "type", "channel", "lane"),
-		tasks:       byLabel("signalled_tasks_total", "Tasks in the signals sent.", "type", "channel", "lane"),
+		lanes:       make(map[Lane]struct{}),
+		signals:     byLabel("signals_total", "Signals sent. Lanes beyond the first 1,000 are counted together as type and channel \"other\".", "type", "channel", "lane"),
+		tasks:       byLabel("signalled_tasks_total", "Tasks in the signals sent, by the same labels.", "type", "channel", "lane"),
 		found:       byLabel("found_total", "Lanes found to hold due tasks that nobody had signalled.", "by"),
 		refills:     counter("refills_total", "Reads of a lane's backlog."),
 		resends:     counter("resends_total", "Tasks taken out of flight because their signal seemed to be lost; those that still wait are sent again."),
@@ -62,12 +76,28 @@ func newMetrics(reg prometheus.Registerer, counts func() (flying, lanes, backlog
 	}
 }
 
+// ofLane returns the counters of a lane: its own ones, or, where there are many lanes already, those of all others.
 func (m *Metrics) ofLane(l Lane) (signals, tasks prometheus.Counter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	labels := []string{l.Type, l.Channel, string(l.Lane)}
+	if _, own := m.lanes[l]; !own && len(m.lanes) >= maxLaneSeries {
+		labels[0], labels[1] = otherLanes, otherLanes
+	} else {
+		m.lanes[l] = struct{}{}
+	}
 	return m.signals.WithLabelValues(labels...), m.tasks.WithLabelValues(labels...)
 }
 
-func (m *Metrics) forgetLane(l Lane) {
-	m.signals.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
-	m.tasks.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
+// retain deletes the series of all lanes but those given, those that former terms left included.
+func (m *Metrics) retain(known map[Lane]*lane) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for l := range m.lanes {
+		if known[l] == nil {
+			delete(m.lanes, l)
+			m.signals.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
+			m.tasks.DeleteLabelValues(l.Type, l.Channel, string(l.Lane))
+		}
+	}
 }
