@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -17,7 +19,8 @@ import (
 // hash tells a repeat of a submission from another one under the same id: "v1:" and the SHA-256 of the type and of the body
 // as it was sent, without its id, its keys sorted and its numbers kept as text. A delay is not resolved and no default filled
 // in, so a repeat has the same hash at any time and under any version. It does not matter whether the id stands in the body
-// or was made here: whoever was told an id beside an error may ask again with it.
+// or was made here: whoever was told an id beside an error may ask again with it. A payload that loses something when it is decoded
+// (see ambiguous) counts with its text as well.
 func hash(sub *events.Submit, from Origin) (string, error) {
 	body := from.Body
 	if body == nil {
@@ -40,7 +43,15 @@ func hash(sub *events.Submit, from Origin) (string, error) {
 	delete(members, "type")
 	delete(members, "id")
 	text := append(make([]byte, 0, len(from.Type)+1+len(body)), from.Type...)
-	sum := sha256.Sum256(appendCanonical(append(text, '\n'), members))
+	text = appendCanonical(append(text, '\n'), members)
+	if ambiguous(sub.Payload, members["payload"]) {
+		asSent, err := compact(sub.Payload)
+		if err != nil {
+			return "", err
+		}
+		text = append(append(text, '\n'), asSent...)
+	}
+	sum := sha256.Sum256(text)
 	return "v1:" + hex.EncodeToString(sum[:]), nil
 }
 
@@ -92,4 +103,52 @@ func appendString(dst []byte, s string) []byte {
 		}
 	}
 	return append(dst, '"')
+}
+
+// ambiguous tells whether decoding a payload loses what would tell it from another one: members whose name stands in an object
+// before, and halves of surrogate pairs, which all become U+FFFD.
+func ambiguous(payload []byte, decoded any) bool {
+	names := 0 // each is followed by the only colons outside of strings
+	inside := false
+	for i := 0; i < len(payload); i++ {
+		switch c := payload[i]; {
+		case c == '"':
+			inside = !inside
+		case c == ':' && !inside:
+			names++
+		case c == '\\' && payload[i+1] == 'u': // the payload is valid JSON: four digits follow
+			i += 5
+			switch unit := escaped(payload[i-3:]); {
+			case !utf16.IsSurrogate(unit):
+			case len(payload) > i+6 && payload[i+1] == '\\' && payload[i+2] == 'u' && utf16.DecodeRune(unit, escaped(payload[i+3:])) != utf8.RuneError:
+				i += 6
+			default:
+				return true
+			}
+		case c == '\\':
+			i++
+		}
+	}
+	return names != countMembers(decoded)
+}
+
+// escaped reads the four hexadecimal digits of an escape.
+func escaped(digits []byte) rune {
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // valid JSON has nothing else there
+	return rune(n)
+}
+
+func countMembers(value any) (n int) {
+	switch v := value.(type) {
+	case []any:
+		for _, item := range v {
+			n += countMembers(item)
+		}
+	case map[string]any:
+		n = len(v)
+		for _, item := range v {
+			n += countMembers(item)
+		}
+	}
+	return n
 }

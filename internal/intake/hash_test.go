@@ -60,6 +60,34 @@ func TestHashOfAnotherSubmission(t *testing.T) {
 	require.NotEqual(t, want, hashOf(t, "sms", `{"id":"a","payload":{"x":1},"delay":"5s"}`), "type")
 }
 
+// What decoding would merge is told apart by its text. What only looks like it is not.
+func TestHashOfAmbiguousPayloads(t *testing.T) {
+	seen := map[string]string{}
+	for _, payload := range []string{
+		`{"a":1,"a":2}`, `{"a":2}`, `{"a":2,"a":2}`, `{"a":1,"\u0061":2}`, `{"x":[{"a":1,"a":2}]}`, `{"x":[{"a":2}]}`,
+		`["\ud800"]`, `["\udfff"]`, `["\ufffd"]`, `["\ud800\ud800"]`, `["\udc00\ud800"]`, `["\ud83d\ude00"]`, `["\\ud800"]`, `{"\ud800":1}`, `{"\udfff":1}`,
+		`["\ud800x"]`, `["\ud800\n\udc00"]`,
+	} {
+		sum := hashOf(t, "email", `{"id":"a","payload":`+payload+`}`)
+		require.Empty(t, seen[sum], payload)
+		seen[sum] = payload
+		require.Equal(t, sum, hashOf(t, "email", `{"payload": `+payload+` ,"id":"a"}`), payload)
+	}
+	for _, same := range [][2]string{
+		{`{"a":"\ud83d\ude00","b:":"\":\\"}`, `{"b:":"\":\\" , "a":"😀"}`}, {`["\uFFFD"]`, `["�"]`}, {`{"a":{"a":1}}`, `{"a" : {"\u0061":1}}`},
+	} {
+		require.Equal(t, hashOfPayload(t, same[0]), hashOfPayload(t, same[1]), same)
+	}
+}
+
+// hashOfPayload is that of a caller in Go, which sends no body.
+func hashOfPayload(t *testing.T, payload string) string {
+	t.Helper()
+	got, err := Build(&events.Submit{Payload: json.RawMessage(payload)}, Origin{Type: "email", Now: now})
+	require.NoError(t, err)
+	return got.SubmitHash
+}
+
 func TestHashDoesNotDependOnTheDoorOrTheTime(t *testing.T) {
 	body := `{"id":"a","payload":{"x":"<&>"},"delay":"5s"}`
 	want := hashOf(t, "email", body)
