@@ -72,6 +72,24 @@ func TestSweepCheckFindsWhatIsDue(t *testing.T) {
 	}
 }
 
+// Who reads the history must look for the fault where it is: in a handler that does not stop, or in a worker that is gone.
+func TestReviveOfACancelledExecutionSaysWhatWentWrong(t *testing.T) {
+	s := openStore(t)
+	claimed := claimTasks(t, s, insertTasks(t, s, 2)...)
+	deaf, gone := claimed[0], claimed[1]
+	over := serverNow(t, s).Add(10 * time.Second).Truncate(time.Millisecond)
+	patch(t, s, gone.ID, bson.D{{Key: "leaseUntil", Value: over}, {Key: "checkAt", Value: over}}) // no beat comes any more
+	for _, tk := range claimed {
+		_, _, err := s.Cancel(t.Context(), tk.ID, "ann")
+		require.NoError(t, err)
+	}
+	_, err := s.Heartbeat(t.Context(), task.HeartbeatRequest{Worker: "w1", Owned: owned(deaf), Lease: time.Hour})
+	require.NoError(t, err)
+	revive(t, s, sweepOf(t, s, claimed...)...)
+	require.Equal(t, "the handler on worker "+deaf.WorkerID+" did not stop within 30s after the cancel", getTask(t, s, deaf.ID).LastError.Message)
+	require.Equal(t, "worker "+gone.WorkerID+" stopped extending the lease", getTask(t, s, gone.ID).LastError.Message)
+}
+
 // What becomes of executions whose lease is over.
 func TestReviveKinds(t *testing.T) {
 	s := openStore(t)

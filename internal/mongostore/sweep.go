@@ -76,6 +76,9 @@ func endingOf(t *task.Task, by string) ending {
 	e := ending{claim: t.Claim, lease: t.LeaseUntil, to: task.Pending, reason: task.ReasonLeaseExpired, by: by}
 	cause := task.ReasonLeaseExpired
 	message := fmt.Sprintf("worker %s stopped extending the lease", t.WorkerID)
+	if c := t.CancelRequestedAt; !c.IsZero() && !t.LeaseUntil.Before(c.Add(task.CancelGrace)) { // extended as far as a cancel lets it
+		message = fmt.Sprintf("the handler on worker %s did not stop within %v after the cancel", t.WorkerID, task.CancelGrace)
+	}
 	if !t.DeadlineAt.IsZero() && !t.LeaseUntil.Before(t.DeadlineAt) { // no lease goes beyond the deadline
 		e.reason, cause = task.ReasonTimeout, task.ReasonTimeout
 		message = fmt.Sprintf("worker %s did not end the attempt by its deadline", t.WorkerID)
