@@ -92,6 +92,22 @@ func TestWorkerThatBeatsIsNotRemoved(t *testing.T) {
 	require.Len(t, all, 1, "the other one is left")
 }
 
+// Two processes may have been given the same id: when one stops, the other one stays.
+func TestRemoveWorkerLeavesTheEntryOfAnotherProcess(t *testing.T) {
+	s := openStore(t)
+	living := task.WorkerInfo{ID: "w1", Host: "h1", PID: 7}
+	beatWorker(t, s, living)
+	for _, stopping := range []task.WorkerInfo{{ID: "w1", Host: "h2", PID: 7}, {ID: "w1", Host: "h1", PID: 8}} {
+		removed, err := s.RemoveWorker(t.Context(), stopping)
+		require.NoError(t, err)
+		require.False(t, removed)
+		require.Equal(t, "h1", workerOf(t, s, "w1").Host)
+	}
+	removed, err := s.RemoveWorker(t.Context(), living)
+	require.NoError(t, err)
+	require.True(t, removed)
+}
+
 func TestWorkersBeatAtOnce(t *testing.T) {
 	s := openStore(t)
 	var all sync.WaitGroup

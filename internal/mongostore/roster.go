@@ -58,10 +58,11 @@ func (s *Store) Workers(ctx context.Context) ([]task.WorkerInfo, error) {
 	return found, nil
 }
 
-// RemoveWorker forgets a worker unless it has beaten since it was read, and tells whether it did. A zero SeenAt forgets it in any
-// case: the worker itself says that it is gone.
+// RemoveWorker forgets a worker unless it has beaten since it was read, and tells whether it did. A zero SeenAt forgets it whenever
+// it beat: the worker itself says that it is gone. An entry that another process of the same id wrote (host, pid) stays.
 func (s *Store) RemoveWorker(ctx context.Context, read task.WorkerInfo) (bool, error) {
-	filter := bson.D{{Key: "_id", Value: read.ID}}
+	// The guard leaves alone the entry of another process that was given the same id (host, pid), and of one that beats again (seenAt).
+	filter := bson.D{{Key: "_id", Value: read.ID}, {Key: "host", Value: read.Host}, {Key: "pid", Value: read.PID}}
 	if !read.SeenAt.IsZero() {
 		filter = append(filter, bson.E{Key: "seenAt", Value: read.SeenAt})
 	}

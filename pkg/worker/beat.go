@@ -19,6 +19,7 @@ type beats struct {
 	log     *quietLog
 	metrics *metrics
 	lost    func(e *execution)
+	looked  bool // for another process with this worker's id
 }
 
 // run beats until ctx ends.
@@ -49,12 +50,37 @@ func (b *beats) beat(ctx context.Context) error {
 	// The rest must not make the next beat late.
 	ctx, cancel := context.WithTimeout(ctx, b.lease/10)
 	defer cancel()
+	if !b.looked {
+		b.looked = b.lookForTwin(ctx)
+	}
 	if err := b.store.BeatWorker(ctx, b.info); err != nil {
 		b.log.warn("the worker's entry cannot be refreshed, trying on", "err", err) // shown as gone meanwhile; no lease hangs on it
 	}
 	b.claimer.resolve(ctx)
 	b.runs.flushProgress(ctx)
 	return nil
+}
+
+// lookForTwin warns of another process that beats under this worker's id, before the entry becomes this one's. It reports whether
+// the database could say.
+func (b *beats) lookForTwin(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, b.lease/20) // the beat itself must not fail by it
+	defer cancel()
+	workers, err := b.store.Workers(ctx)
+	now, _, unknown := b.store.Now()
+	if err != nil || unknown != nil {
+		return false
+	}
+	for _, w := range workers {
+		if w.ID != b.info.ID || w.Host == b.info.Host && w.PID == b.info.PID {
+			continue
+		}
+		if age := now.Sub(w.SeenAt); age < b.lease {
+			b.log.log.Warn("another process has used this worker's id a moment ago; unless it has ended, give each its own (AX_WORKER_ID)",
+				"host", w.Host, "pid", w.PID, "age", age.Round(time.Millisecond))
+		}
+	}
+	return true
 }
 
 // extend makes one call for all executions, and another one for those that are near their timeout. Its time is so short that three

@@ -39,7 +39,8 @@ type fakeStore struct {
 	peak   map[string]int
 	once   map[string]*onceEntry
 	beaten []task.WorkerInfo
-	gone   bool // the worker has left the registry
+	roster []task.WorkerInfo // what stands in the registry at the start
+	gone   bool              // the worker has left the registry
 }
 
 // call is one call as it arrived.
@@ -298,6 +299,11 @@ func (s *fakeStore) Candidates(ctx context.Context, w task.Window) (list []task.
 		})
 		list = list[:min(w.Limit, len(list))]
 	})
+	return list, err
+}
+
+func (s *fakeStore) Workers(ctx context.Context) (list []task.WorkerInfo, err error) {
+	err = s.do(ctx, call{op: "workers"}, func() { list = slices.Clone(s.roster) })
 	return list, err
 }
 

@@ -1,8 +1,12 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -377,4 +381,40 @@ func TestTimedOutAttemptIsNotExtended(t *testing.T) {
 		require.NoError(t, b.health())
 		require.NoError(t, b.stop())
 	})
+}
+
+func TestWorkerWarnsOfAnotherProcessWithItsID(t *testing.T) {
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		entry task.WorkerInfo
+		age   time.Duration
+		warns bool
+	}{
+		"another host":    {task.WorkerInfo{ID: "w1", Host: "elsewhere", PID: os.Getpid()}, time.Second, true},
+		"another process": {task.WorkerInfo{ID: "w1", Host: host, PID: os.Getpid() + 1}, time.Second, true},
+		"itself":          {task.WorkerInfo{ID: "w1", Host: host, PID: os.Getpid()}, time.Second, false},
+		"another id":      {task.WorkerInfo{ID: "w2", Host: "elsewhere", PID: 1}, time.Second, false},
+		"long gone":       {task.WorkerInfo{ID: "w1", Host: "elsewhere", PID: 1}, time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := newFakeStore()
+				s.faults = during(0, 2*time.Second, "workers") // it asks until it is told
+				c.entry.SeenAt = time.Now().Add(-c.age)
+				s.roster = []task.WorkerInfo{c.entry}
+				b := startEngine(t, s, map[string]Handler{"email": sleeper(0)}, func(o *Options) {
+					o.ID, o.Log = "w1", slog.New(slog.NewTextHandler(&log, nil))
+				})
+				time.Sleep(20 * time.Second)
+				require.NoError(t, b.stop())
+				want := 0
+				if c.warns {
+					want = 1
+				}
+				require.Equal(t, want, strings.Count(log.String(), "another process has used this worker's id"), log.String())
+			})
+		})
+	}
 }

@@ -23,6 +23,7 @@ type store interface {
 	Front(ctx context.Context, taskType, channel string, priority int) (time.Time, bool, error)
 	Candidates(ctx context.Context, w task.Window) ([]task.Candidate, error)
 
+	Workers(ctx context.Context) ([]task.WorkerInfo, error)
 	BeatWorker(ctx context.Context, w task.WorkerInfo) error
 	RemoveWorker(ctx context.Context, read task.WorkerInfo) (bool, error)
 

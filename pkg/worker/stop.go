@@ -79,7 +79,7 @@ func (e *engine) leave() {
 	defer cancel()
 	var both sync.WaitGroup
 	both.Go(func() {
-		if _, err := e.store.RemoveWorker(ctx, task.WorkerInfo{ID: e.opts.ID}); err != nil {
+		if _, err := e.store.RemoveWorker(ctx, task.WorkerInfo{ID: e.opts.ID, Host: e.beats.info.Host, PID: e.beats.info.PID}); err != nil {
 			e.log.Info("the worker's entry is left to expire", "err", err)
 		}
 	})
