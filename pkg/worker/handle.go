@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/ax-scheduler/ax/internal/task"
 )
@@ -126,9 +127,11 @@ func encode(v any) (json.RawMessage, error) {
 	if raw = bytes.TrimSpace(raw); len(raw) > task.MaxResult { // before it is copied: handlers may return such results side by side
 		return nil, tooLarge(raw)
 	}
-	raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
+	if !utf8.Valid(raw) { // json.Valid does not look into strings
+		return nil, fmt.Errorf("the result of type %T is JSON that is not valid UTF-8", v)
+	}
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}
-	return raw, nil
+	return bytes.Clone(raw), nil // the handler's, which may write into it again
 }

@@ -84,17 +84,18 @@ func TestEncode(t *testing.T) {
 		want  string
 		fails bool
 	}{
-		"nil":           {nil, "", false},
-		"nil pointer":   {(*int)(nil), "", false},
-		"number":        {1 << 60, "1152921504606846976", false},
-		"raw":           {json.RawMessage(` {"n":1e400} `), `{"n":1e400}`, false},
-		"empty raw":     {json.RawMessage{}, "", false},
-		"raw null":      {json.RawMessage("null"), "", false},
-		"broken raw":    {json.RawMessage("{"), "", true},
-		"raw not UTF-8": {json.RawMessage("\"a\xff\""), "\"a\ufffd\"", false},
-		"not UTF-8":     {"a\xff", `"a\ufffd"`, false},
-		"NaN":           {math.NaN(), "", true},
-		"channel":       {make(chan int), "", true},
+		"nil":             {nil, "", false},
+		"nil pointer":     {(*int)(nil), "", false},
+		"number":          {1 << 60, "1152921504606846976", false},
+		"raw":             {json.RawMessage(` {"n":1e400} `), `{"n":1e400}`, false},
+		"empty raw":       {json.RawMessage{}, "", false},
+		"raw null":        {json.RawMessage("null"), "", false},
+		"broken raw":      {json.RawMessage("{"), "", true},
+		"raw not UTF-8":   {json.RawMessage("\"a\xff\""), "", true},
+		"raw in a struct": {struct{ V json.RawMessage }{json.RawMessage("\"a\xff\"")}, "", true},
+		"not UTF-8":       {"a\xff", `"a\ufffd"`, false},
+		"NaN":             {math.NaN(), "", true},
+		"channel":         {make(chan int), "", true},
 	} {
 		got, err := encode(c.value)
 		require.Equal(t, c.fails, err != nil, name)
