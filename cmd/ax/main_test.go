@@ -50,6 +50,8 @@ func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"port of dev":              {[]string{"dev", "--nats-port", "65536"}, []string{"--nats-port", "65536", "0 to 65535"}},
 		"ports of dev":             {[]string{"dev", "--http-port", "65535"}, []string{"--http-port", "65535", "0 to 65531"}},
 		"unknown flag":             {[]string{"submit", "email", "--prio", "1"}, []string{"--prio", "--help"}},
+		"a label twice":            {[]string{"submit", "email", "--label", "a=1", "--label", "a=2"}, []string{"labels.a", "a=2", "each name once"}},
+		"no database":              {[]string{"verify", "--mongo", "mongodb://127.0.0.1:1", "--mongo-db", "a.b"}, []string{"--mongo-db", "a.b", "1 to 63"}},
 		"no type":                  {[]string{"submit"}, []string{"1 argument"}},
 		"empty schedule payload":   {[]string{"schedule", "put", "a", "@hourly", "email", "--payload", ""}, []string{"--payload", "empty"}},
 	} {
@@ -62,6 +64,18 @@ func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 				require.Contains(t, errs.String(), part)
 			}
 		})
+	}
+}
+
+func TestAnAddressThatCannotWorkIsBadInput(t *testing.T) {
+	t.Setenv("AX_NATS_URL", stacktest.NATS(t).URL()) // what an empty flag must not be taken for is the default
+	for _, command := range [][]string{{"list"}, {"submit", "email"}, {"watch"}, {"verify", "--mongo", "mongodb://127.0.0.1:1", "--events"}} {
+		for address, says := range map[string]string{"foo:bar": "nats://host:port", "": "--nats is empty"} {
+			var out, errs bytes.Buffer
+			require.Equal(t, exitInvalid, run(t.Context(), append(command, "--nats", address), strings.NewReader(""), &out, &errs), errs.String())
+			require.Contains(t, errs.String(), says)
+			require.Empty(t, out.String())
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/internal/process"
 	"github.com/ax-scheduler/ax/pkg/client"
 )
@@ -69,8 +71,22 @@ func group(cmd *cobra.Command) {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
+// checkNATS refuses an address that cannot work. An empty one would stand for the default, whatever AX_NATS_URL says.
+func (s *settings) checkNATS() error {
+	if s.natsURL == "" {
+		return usageError{errors.New("--nats is empty; give the address of NATS, such as nats://127.0.0.1:4222, or leave it out")}
+	}
+	if err := natsbus.CheckURL(s.natsURL); err != nil {
+		return usageError{fmt.Errorf("--nats (AX_NATS_URL) is not allowed: %w", err)}
+	}
+	return nil
+}
+
 // connect reaches NATS, or says what to do.
 func (s *settings) connect() (*client.Client, error) {
+	if err := s.checkNATS(); err != nil {
+		return nil, err
+	}
 	c, err := client.Connect(client.Options{NATSURL: s.natsURL, Name: "ax-cli"})
 	if err != nil {
 		return nil, fmt.Errorf("%w; `ax dev` starts one, and --nats names another", err)

@@ -172,6 +172,9 @@ func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitReque
 		if !ok {
 			return r, events.Invalid("labels", label, "NAME=VALUE")
 		}
+		if _, again := r.Labels[name]; again {
+			return r, events.Invalid("labels."+name, label, "each name once")
+		}
 		if r.Labels == nil {
 			r.Labels = map[string]string{}
 		}

@@ -70,6 +70,11 @@ func (f *verifyFlags) run(cmd *cobra.Command, s *settings, timeout time.Duration
 	if err != nil {
 		return err
 	}
+	if f.events {
+		if err := s.checkNATS(); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	store, err := mongostore.Open(ctx, mongostore.Options{URI: f.mongo, Database: f.database, AppName: "ax-verify"})
@@ -126,6 +131,9 @@ func (f *verifyFlags) validate() (since time.Time, ago time.Duration, err error)
 	}
 	if err := mongostore.CheckURI(f.mongo); err != nil {
 		return since, 0, usageError{fmt.Errorf("--mongo: %w", err)}
+	}
+	if err := mongostore.CheckDatabase(f.database); err != nil {
+		return since, 0, usageError{fmt.Errorf("--mongo-db (AX_MONGO_DB): %w", err)}
 	}
 	if f.since == "" {
 		return since, 0, nil

@@ -27,11 +27,14 @@ func Check(c process.WithNATS) error {
 }
 
 // CheckStore is [Check] for a service that does without NATS.
-func CheckStore(c process.Common) error {
-	if err := mongostore.CheckURI(c.MongoURI); err != nil {
-		return fmt.Errorf("AX_MONGO_URI is not allowed: %w", err)
+func CheckStore(c process.Common) (err error) {
+	if uri := mongostore.CheckURI(c.MongoURI); uri != nil {
+		err = fmt.Errorf("AX_MONGO_URI is not allowed: %w", uri)
 	}
-	return nil
+	if name := mongostore.CheckDatabase(c.Database); name != nil {
+		err = errors.Join(err, fmt.Errorf("AX_MONGO_DB: %w", name))
+	}
+	return err
 }
 
 // Store opens the database, trying until it answers or ctx ends, and creates missing indexes.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,6 +87,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Database == "" {
 		o.Database = DefaultDatabase
 	}
+	if err := CheckDatabase(o.Database); err != nil {
+		return nil, err
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -123,6 +127,19 @@ func CheckURI(uri string) error {
 		return nil
 	}
 	return err
+}
+
+// AllowedDatabase says in words which names [CheckDatabase] takes.
+const AllowedDatabase = "1 to 63 characters of A-Z a-z 0-9 _ -, other than admin, local and config"
+
+var databaseName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
+
+// CheckDatabase refuses the name of a database that MongoDB does not take, or keeps its own things in.
+func CheckDatabase(name string) error {
+	if !databaseName.MatchString(name) || slices.Contains([]string{"admin", "local", "config"}, strings.ToLower(name)) {
+		return fmt.Errorf("%q is not allowed as the name of a database; give %s", name, AllowedDatabase)
+	}
+	return nil
 }
 
 // uriError is what the driver says of a connection string, without what it quotes of its first part: a password that is not

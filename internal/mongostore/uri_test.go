@@ -1,10 +1,25 @@
 package mongostore
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+func TestCheckDatabase(t *testing.T) {
+	for _, name := range []string{"", "$x/ y", "a.b", "café", "admin", "local", "config", "Admin", "a\x00b", strings.Repeat("x", 64)} {
+		err := CheckDatabase(name)
+		require.ErrorContains(t, err, AllowedDatabase, name)
+		if name != "" {
+			_, err = Open(t.Context(), Options{URI: "mongodb://127.0.0.1:1", Database: name})
+			require.ErrorContains(t, err, AllowedDatabase, name)
+		}
+	}
+	for _, name := range []string{"ax", "Orders_2", "a-b", "configuration", strings.Repeat("x", 63)} {
+		require.NoError(t, CheckDatabase(name), name)
+	}
+}
 
 func TestConnectionStringsThatCanNeverWork(t *testing.T) {
 	for uri, says := range map[string]string{

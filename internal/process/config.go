@@ -2,6 +2,8 @@ package process
 
 import (
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -88,6 +90,9 @@ func Load(service string, spec any) error {
 	problems = append(problems, parse...)
 	if c, ok := spec.(Config); ok && c.common().HTTPAddr == "" {
 		c.common().HTTPAddr = defaultHTTPAddr(service)
+	} else if ok && !listenable(c.common().HTTPAddr) {
+		problems = append(problems, fmt.Sprintf("AX_HTTP_ADDR=%q is not allowed; it takes host:port, such as %s or :7800, with a port from 0 to 65535",
+			c.common().HTTPAddr, defaultHTTPAddr(service)))
 	}
 	if c, ok := spec.(interface{ Check() error }); ok && len(problems) == 0 {
 		if err := c.Check(); err != nil {
@@ -109,6 +114,16 @@ func each(err error) (sentences []string) {
 		return sentences
 	}
 	return []string{err.Error()}
+}
+
+// listenable tells whether an address is of the form that can be listened on. Whether this machine has it shows only then.
+func listenable(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 func defaultHTTPAddr(service string) string {

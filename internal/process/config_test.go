@@ -109,6 +109,20 @@ func TestLoadReportsAllProblemsAtOnce(t *testing.T) {
 	require.Equal(t, "30", os.Getenv("AX_REAPER_SWEEP"))
 }
 
+func TestLoadRefusesAnAddressThatIsNone(t *testing.T) {
+	for addr, good := range map[string]bool{"7801": false, "localhost": false, "h:": false, "h:http": false, "h:-1": false, "h:65536": false, "::1:80": false,
+		"127.0.0.1:0": true, ":7801": true, "[::1]:80": true, "localhost:65535": true} {
+		cleanEnv(t, "AX_MONGO_URI", "mongodb://db", "AX_NATS_URL", "nats://bus", "AX_HTTP_ADDR", addr)
+		err := Load("reaper", &reaperConfig{})
+		if good {
+			require.NoError(t, err, addr)
+			continue
+		}
+		require.EqualError(t, err, fmt.Sprintf(`1 problem in the configuration of the reaper:
+  - AX_HTTP_ADDR=%q is not allowed; it takes host:port, such as 127.0.0.1:7803 or :7800, with a port from 0 to 65535`, addr))
+	}
+}
+
 // checked finds two faults by looking closer.
 type checked struct{ Common }
 

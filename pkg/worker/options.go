@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ax-scheduler/ax/internal/mongostore"
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
@@ -95,6 +96,7 @@ func (o Options) complete() (Options, error) {
 		}
 	}
 	refuse(o.MongoURI == "", "MongoURI (AX_MONGO_URI)", "nothing", "the address of the database, such as mongodb://127.0.0.1:27017")
+	refuse(mongostore.CheckDatabase(o.Database) != nil, "Database (AX_MONGO_DB)", strconv.Quote(o.Database), mongostore.AllowedDatabase)
 	refuse(!wellFormedID.MatchString(o.ID), "ID (AX_WORKER_ID)", strconv.Quote(o.ID), "1 to 128 characters of A-Z a-z 0-9 . _ : -")
 	refuse(task.ValidateType(o.Channel) != nil, "Channel (AX_WORKER_CHANNEL)", strconv.Quote(o.Channel), "1 to 64 characters of a-z 0-9 _ -, beginning with a letter or digit")
 	refuse(len(o.Version) > 128 || !plain(o.Version), "Version (AX_WORKER_VERSION)", strconv.Quote(cut(o.Version, 128)), "up to 128 bytes without control characters")

@@ -87,6 +87,7 @@ func TestFromEnvRefuses(t *testing.T) {
 		"AX_WORKER_SOFT_STOP": {"0s", "-1s", "11s"}, // over the stop timeout
 		"AX_WORKER_CHANNEL":   {"A", "a.b"},
 		"AX_WORKER_ID":        {"a b", "a|b"},
+		"AX_MONGO_DB":         {"$x/ y", "admin"},
 		"AX_MONGO_URI":        {""},
 	} {
 		for _, value := range values {

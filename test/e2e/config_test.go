@@ -60,6 +60,10 @@ func TestServicesRefuseBadConfiguration(t *testing.T) {
 			for _, uri := range []string{"127.0.0.1:1", "mongodb://ax:hush@127.0.0.1:port", "mongodb://ax:hush@127.0.0.1:1/?readPreference=nearest"} {
 				refused("AX_MONGO_URI", uri, "AX_MONGO_URI is not allowed: ")
 			}
+			for _, database := range []string{"$x/ y", "a.b", "café", "admin", "local", "config", strings.Repeat("x", 64)} {
+				refused("AX_MONGO_DB", database, "1 to 63 characters of A-Z a-z 0-9 _ -")
+			}
+			refused("AX_HTTP_ADDR", "7801", "host:port")
 			needsNATS := slices.ContainsFunc(known, func(v process.Variable) bool { return v.Name == "AX_NATS_URL" })
 			require.Equal(t, name != "reaper" && name != "cron", needsNATS, "these two do without NATS")
 			if needsNATS {

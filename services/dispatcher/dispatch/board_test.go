@@ -279,7 +279,9 @@ func TestSeriesOfLanesAreBoundedAndGoWithThem(t *testing.T) {
 		m := newMemory()
 		metrics := newMetrics(prometheus.NewRegistry(), func() (a, b, c, d int) { return })
 		var sent []signal
-		term := func() *board { return newBoard(m, 5*time.Second, metrics, func(s []signal) { sent = append(sent, s...) }) }
+		term := func() *board {
+			return newBoard(m, 5*time.Second, metrics, func(s []signal) { sent = append(sent, s...) })
+		}
 		b := term()
 		signal := func(types int) {
 			for i := range types {
