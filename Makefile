@@ -82,7 +82,7 @@ dev: build deps ## run the whole system on this machine until Ctrl-C
 	dist/ax dev
 
 .PHONY: demo
-demo: ## replay recorded traffic, kill a worker, account for every task (2-4 minutes, the first run some more)
+demo: ## replay recorded traffic, kill a worker, account for every task (1-4 minutes, the first run some more)
 	@echo "compiling; the first run takes minutes: it fetches and compiles what ax is made of"
 	@$(MAKE) --no-print-directory build
 	go run ./examples/replay $(if $(DATA),--data $(DATA))

@@ -117,8 +117,8 @@ func (d *driver) account(ctx context.Context, tasks []planned) error {
 		return err
 	}
 	if len(later) > 0 {
-		fmt.Printf("\na later attempt: no handler had begun in the first attempt of %d tasks. The worker that had claimed them was killed just then, or it\n"+
-			"gave them back, as the claim was answered so late. What the lanes show is the first attempts of all others.\n", len(later))
+		fmt.Println("\na later attempt: no handler began in the first one. The worker that had claimed the task was killed just then, or gave it back\n" +
+			"because its claim was answered too late. The lanes show all other tasks, each by its first attempt.")
 	}
 	if len(faults) == 0 {
 		fmt.Println("\nevery task is accounted for")
