@@ -40,14 +40,14 @@ build: ## build all binaries into dist/
 	go build -ldflags '$(LDFLAGS)' -o dist/ ./cmd/... ./services/... ./test/natsd
 
 # Unit and contract tests run with the race detector; what drives whole systems of processes runs after them, without. At its end
-# a program with the race detector sleeps for a second unless told otherwise, and so does each service that a test runs. Most tests
-# wait for something, so more of them run side by side than there are cores.
+# a program with the race detector sleeps for a second unless told otherwise, and so does each service that a test runs. Those of whole
+# systems mostly wait for something, so more of them run side by side than there are cores.
 .PHONY: test
 test: test-deps ## run all tests, after setting up what they need (under 15 minutes on 2 cores)
 	@$(WITH_TMP) \
 	unit=$$(go list ./... | grep -v '/ax/test/'); \
 	echo "go test $(RACE) (unit and contract tests)"; \
-	GORACE=atexit_sleep_ms=0 go test $(RACE) -p 4 -shuffle=on -timeout 10m $$unit; \
+	GORACE=atexit_sleep_ms=0 go test $(RACE) -shuffle=on -timeout 10m $$unit; \
 	echo "go test ./test/... (whole systems of processes)"; \
 	go test -shuffle=on -timeout 12m -p 1 -parallel 4 ./test/...
 

@@ -192,6 +192,8 @@ func TestStopOrder(t *testing.T) {
 		p.Go("loop", func(ctx context.Context) error {
 			<-ctx.Done()
 			<-assigned
+			// The loop and the process hear of the end at the same time.
+			stacktest.Eventually(t, 5*time.Second, "not ready", func() bool { status, _ := ready(t, s.Addr()); return status != http.StatusOK })
 			note("loop")
 			return ctx.Err()
 		})

@@ -215,7 +215,7 @@ func TestWithoutChangeStreams(t *testing.T) {
 
 func TestConfigurationIsRefused(t *testing.T) {
 	c := Config{Horizon: time.Second, Sweep: time.Second,
-		WithNATS: process.WithNATS{NATSURL: "nats://h", Common: process.Common{MongoURI: "mongodb://h"}}}
+		WithNATS: process.WithNATS{NATSURL: "nats://h", Common: process.Common{MongoURI: "mongodb://h", Database: "ax"}}}
 	require.ErrorContains(t, c.Check(), "AX_DISPATCHER_HORIZON")
 	c.Horizon = 2 * time.Second
 	require.NoError(t, c.Check())
