@@ -31,6 +31,7 @@ type rig struct {
 	env   []string
 	db    *mongostore.Store
 	tasks *mongo.Collection // for what no part of ax does: to read ids, and to plant what must not be believed
+	early int               // slots that may bear a creation time before their own: one that fell due just before a step back is stored after it
 }
 
 func newRig(t *testing.T) *rig {
@@ -99,12 +100,16 @@ func (r *rig) slots(name string) []time.Time {
 	}
 	require.NoError(r.t, cursor.All(r.t.Context(), &found))
 	var slots []time.Time
+	early := 0
 	for _, f := range found {
 		slot, err := time.Parse(time.RFC3339, f.ID[len(prefix):])
 		require.NoError(r.t, err)
 		require.Equal(r.t, []string{"report", "cron"}, []string{f.Type, f.Source})
 		// A creation time is an estimate less its error, so it may lie that much before the slot, but no more.
-		require.Less(r.t, slot.Sub(f.CreatedAt), 250*time.Millisecond, "%s fired early", f.ID)
+		if slot.Sub(f.CreatedAt) >= 250*time.Millisecond {
+			early++
+			require.LessOrEqual(r.t, early, r.early, "%s fired early, at %s", f.ID, f.CreatedAt)
+		}
 		slots = append(slots, slot.UTC())
 	}
 	slices.SortFunc(slots, time.Time.Compare)
