@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -162,9 +161,8 @@ func showViolations(out io.Writer, found []audit.Violation) error {
 	if len(found) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KIND\tTASK\tTYPE\tSEQ\tWHAT")
-	for _, v := range found {
+	return table(out, "KIND\tTASK\tTYPE\tSEQ\tWHAT", len(found), func(i int) string {
+		v := found[i]
 		seq := "-"
 		if v.Seq != 0 {
 			seq = fmt.Sprint(v.Seq)
@@ -173,9 +171,8 @@ func showViolations(out io.Writer, found []audit.Violation) error {
 		if v.Schedule != "" {
 			text = "schedule " + v.Schedule + ": " + text
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", v.Kind, shown(cmp.Or(v.Task, "-")), shown(cmp.Or(v.Type, "-")), seq, shown(text))
-	}
-	return w.Flush()
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", v.Kind, shown(cmp.Or(v.Task, "-")), shown(cmp.Or(v.Type, "-")), seq, shown(text))
+	})
 }
 
 // verdict tells what was looked at and turns it into the exit code.

@@ -9,9 +9,6 @@ import (
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
-// seenWithin is how long ago a worker may have beaten to count as there. Workers beat every five seconds.
-const seenWithin = 20 * time.Second
-
 type laneKey struct{ taskType, channel string }
 
 type orderKey struct {
@@ -64,7 +61,7 @@ func (l *lanes) note(t *task.Task, now time.Time, late time.Duration) {
 // idle names a worker that could take the task at once, and has been there for as long as tasks may be late; empty: none.
 func (l *lanes) idle(t *task.Task, now time.Time, late time.Duration) string {
 	for _, w := range l.workers {
-		if w.Channel == t.Channel && slices.Contains(w.Types, t.Type) && now.Sub(w.SeenAt) < seenWithin &&
+		if w.Channel == t.Channel && slices.Contains(w.Types, t.Type) && now.Sub(w.SeenAt) < task.SeenWithin &&
 			now.Sub(w.StartedAt) > late && l.busy[w.ID] < w.Slots {
 			return w.ID
 		}

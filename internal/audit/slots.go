@@ -24,26 +24,22 @@ type oddSlot struct {
 	slot         string // the id it should have
 }
 
-func slotID(schedule string, slot time.Time) string {
-	return "cron:" + schedule + ":" + slot.UTC().Format(time.RFC3339)
-}
-
 // noteSlot takes account of the task of a slot. One that is written as it should be cannot be there twice: it is the _id.
 func (a *audit) noteSlot(t *task.Task) {
-	rest, ok := strings.CutPrefix(t.ID, "cron:")
+	rest, ok := strings.CutPrefix(t.ID, task.SlotPrefix)
 	if !ok {
 		return
 	}
 	name, text, _ := strings.Cut(rest, ":")
 	slot, err := time.Parse(time.RFC3339, text)
-	if err != nil || slotID(name, slot) == t.ID || slices.ContainsFunc(a.odd, func(o oddSlot) bool { return o.id == t.ID }) {
+	if err != nil || task.SlotID(name, slot) == t.ID || slices.ContainsFunc(a.odd, func(o oddSlot) bool { return o.id == t.ID }) {
 		return
 	}
 	if len(a.odd) == mostOdd {
 		a.unchecked("slots: more than %d tasks of schedules have ids that no slot has", mostOdd)
 	}
 	if len(a.odd) <= mostOdd {
-		a.odd = append(a.odd, oddSlot{t.ID, t.Type, slotID(name, slot)})
+		a.odd = append(a.odd, oddSlot{t.ID, t.Type, task.SlotID(name, slot)})
 	}
 }
 
@@ -127,13 +123,13 @@ func (a *audit) slips(ctx context.Context, s task.Schedule, now time.Time, led b
 	first := expr.Next(now)
 	switch {
 	case !first.IsZero() && (s.NextAt.IsZero() || s.NextAt.After(first)):
-		return fmt.Sprintf("its next slot is %s, and it stands at %s", first.Format(time.RFC3339), shown(s.NextAt)), slotID(s.Name, first), nil
+		return fmt.Sprintf("its next slot is %s, and it stands at %s", first.Format(time.RFC3339), shown(s.NextAt)), task.SlotID(s.Name, first), nil
 	case led && now.Sub(s.NextAt) > a.Late:
-		return fmt.Sprintf("slot %s has not fired, though cron runs", shown(s.NextAt)), slotID(s.Name, s.NextAt), nil
+		return fmt.Sprintf("slot %s has not fired, though cron runs", shown(s.NextAt)), task.SlotID(s.Name, s.NextAt), nil
 	case s.LastAt.IsZero() || now.Sub(s.LastAt) > keptSlot:
 		return "", "", nil
 	}
-	id = slotID(s.Name, s.LastAt)
+	id = task.SlotID(s.Name, s.LastAt)
 	found, err := a.store.ByIDs(ctx, []string{id})
 	if err != nil || len(found) > 0 {
 		return "", "", err

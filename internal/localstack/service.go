@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ax-scheduler/ax/internal/task"
 )
 
 // ServiceOptions says which program of ax is run as a process of its own, and how.
@@ -161,7 +163,7 @@ func readyz(ctx context.Context, base string) (ready bool, waits string, err err
 }
 
 // ServiceNames are the services that make up ax, in the order in which they are started.
-var ServiceNames = []string{"submitter", "dispatcher", "reaper", "notifier", "cron"}
+var ServiceNames = task.Services
 
 // ServicePath is where the program of a service lies beside the others, such as the folder that `make build` fills.
 func ServicePath(dir, name string) string { return filepath.Join(dir, name) }

@@ -27,44 +27,19 @@ const (
 // EachUnfinished hands tasks that no window of [Store.PendingBetween] and [Store.EndedBetween] holds to visit, in batches: what waits
 // and what runs, and whatever lacks the time by which it would be found. It looks at all tasks once.
 func (s *Store) EachUnfinished(ctx context.Context, visit func([]*task.Task) error) error {
-	err := s.eachAudited(ctx, bson.D{{Key: "$or", Value: bson.A{
+	return s.eachAudited(ctx, "read unfinished tasks", bson.D{{Key: "$or", Value: bson.A{
 		bson.D{{Key: "finishedAt", Value: nil}, {Key: "state", Value: bson.D{{Key: "$ne", Value: string(task.Pending)}}}},
 		bson.D{{Key: "scheduledAt", Value: nil}, {Key: "state", Value: string(task.Pending)}},
 	}}}, visit)
-	if err != nil {
-		return fmt.Errorf("read unfinished tasks: %w", err)
-	}
-	return nil
 }
 
 // eachAudited hands what a filter finds to visit, in batches.
-func (s *Store) eachAudited(ctx context.Context, filter bson.D, visit func([]*task.Task) error) error {
+func (s *Store) eachAudited(ctx context.Context, what string, filter bson.D, visit func([]*task.Task) error) error {
 	cursor, err := s.bulkTasks.Find(ctx, filter, options.Find().SetProjection(forAudit).SetBatchSize(auditBatch))
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	defer cursor.Close(context.WithoutCancel(ctx))
-	var batch []*task.Task
-	for cursor.Next(ctx) {
-		t, err := decodeTask(cursor.Current)
-		if err != nil {
-			return err
-		}
-		if batch = append(batch, t); len(batch) < auditBatch {
-			continue
-		}
-		if err := visit(batch); err != nil {
-			return err
-		}
-		batch = nil
-	}
-	if err := cursor.Err(); err != nil {
-		return err
-	}
-	if len(batch) > 0 {
-		return visit(batch)
-	}
-	return nil
+	return eachBatch(ctx, what, cursor, decodeTask, visit)
 }
 
 // PendingBetween returns pending tasks with from <= scheduledAt < to: at most limit. A zero time leaves its side open.
@@ -78,10 +53,7 @@ func (s *Store) PendingBetween(ctx context.Context, from, to time.Time, limit in
 
 // EachPendingBetween hands all of them to visit, in batches: for windows that hold too many and cannot be cut further.
 func (s *Store) EachPendingBetween(ctx context.Context, from, to time.Time, visit func([]*task.Task) error) error {
-	if err := s.eachAudited(ctx, pendingWithin(from, to), visit); err != nil {
-		return fmt.Errorf("read pending tasks: %w", err)
-	}
-	return nil
+	return s.eachAudited(ctx, "read pending tasks", pendingWithin(from, to), visit)
 }
 
 func pendingWithin(from, to time.Time) bson.D {
@@ -100,10 +72,7 @@ func (s *Store) EndedBetween(ctx context.Context, from, to time.Time, limit int)
 
 // EachEndedBetween hands all of them to visit, in batches.
 func (s *Store) EachEndedBetween(ctx context.Context, from, to time.Time, visit func([]*task.Task) error) error {
-	if err := s.eachAudited(ctx, bson.D{{Key: "finishedAt", Value: within(from, to)}}, visit); err != nil {
-		return fmt.Errorf("read ended tasks: %w", err)
-	}
-	return nil
+	return s.eachAudited(ctx, "read ended tasks", bson.D{{Key: "finishedAt", Value: within(from, to)}}, visit)
 }
 
 // ByIDs returns those of the tasks that exist, archived ones included, in no order.
@@ -166,29 +135,11 @@ func (s *Store) EachDeadLetter(ctx context.Context, visit func([]task.DeadTask) 
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
-	defer cursor.Close(context.WithoutCancel(ctx))
-	var batch []task.DeadTask
-	for cursor.Next(ctx) {
+	return eachBatch(ctx, "read dead letters", cursor, func(raw bson.Raw) (task.DeadTask, error) {
 		var d deadDocument
-		if err := cursor.Decode(&d); err != nil {
-			return fmt.Errorf("read dead letters: %w", err)
-		}
-		batch = append(batch, task.DeadTask{ID: d.ID, Type: d.Type, Reason: task.Reason(d.Reason), At: utc(d.At)})
-		if len(batch) < maxBatch {
-			continue
-		}
-		if err := visit(batch); err != nil {
-			return err
-		}
-		batch = nil
-	}
-	if err := cursor.Err(); err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
-	}
-	if len(batch) > 0 {
-		return visit(batch)
-	}
-	return nil
+		err := bson.Unmarshal(raw, &d)
+		return task.DeadTask{ID: d.ID, Type: d.Type, Reason: task.Reason(d.Reason), At: utc(d.At)}, err
+	}, visit)
 }
 
 // UniqueScope returns the scope under which a unique key of a type is reserved; empty when nothing reserves it.

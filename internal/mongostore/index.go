@@ -53,7 +53,7 @@ var indexes = []index{
 	{TasksCollection, "rerun", ascending("rerunOf"), has("rerunOf"), false},
 	{TasksCollection, "concurrency", ascending("concurrencyKey"), has("concurrencyKey"), false},
 
-	{"unique_keys", "until", ascending("until"), nil, true},
+	{uniqueKeysCollection, "until", ascending("until"), nil, true},
 	{servicesCollection, "until", ascending("until"), nil, true},
 	{onceCollection, "until", ascending("until"), nil, true},
 	// Schedules whose next slot is due.

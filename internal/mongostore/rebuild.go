@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/ax-scheduler/ax/internal/task"
@@ -34,14 +35,20 @@ func (s *Store) EachLive(ctx context.Context, visit func([]*task.Task) error) er
 	if err != nil {
 		return fmt.Errorf("read live tasks: %w", err)
 	}
+	return eachBatch(ctx, "read live tasks", cursor, decodeTask, visit)
+}
+
+// eachBatch hands what a cursor finds to visit, in batches of what the server sends at once. Errors of reading say what was read, those
+// of visit are returned as they are.
+func eachBatch[T any](ctx context.Context, what string, cursor *mongo.Cursor, decode func(bson.Raw) (T, error), visit func([]T) error) error {
 	defer cursor.Close(context.WithoutCancel(ctx))
-	var batch []*task.Task
+	var batch []T
 	for cursor.Next(ctx) {
-		t, err := decodeTask(cursor.Current)
+		one, err := decode(cursor.Current)
 		if err != nil {
-			return fmt.Errorf("read live tasks: %w", err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
-		if batch = append(batch, t); cursor.RemainingBatchLength() > 0 {
+		if batch = append(batch, one); cursor.RemainingBatchLength() > 0 {
 			continue
 		}
 		if err := visit(batch); err != nil {
@@ -50,7 +57,7 @@ func (s *Store) EachLive(ctx context.Context, visit func([]*task.Task) error) er
 		batch = nil
 	}
 	if err := cursor.Err(); err != nil {
-		return fmt.Errorf("read live tasks: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

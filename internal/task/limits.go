@@ -48,7 +48,7 @@ func ValidateID(id string) error {
 	if !WellFormedID(id) {
 		return &FieldError{Field: "id", Value: id, Allowed: idAlphabet}
 	}
-	if strings.HasPrefix(id, "cron:") || strings.HasPrefix(id, "ax:") {
+	if strings.HasPrefix(id, SlotPrefix) || strings.HasPrefix(id, "ax:") {
 		return &FieldError{Field: "id", Value: id, Allowed: idAlphabet + ", not beginning with cron: or ax:"}
 	}
 	return nil

@@ -39,6 +39,14 @@ const (
 	OverlapAllow = "allow" // it fires all the same
 )
 
+// SlotPrefix begins the ids of tasks that schedules make. Callers may not choose such ids.
+const SlotPrefix = "cron:"
+
+// SlotID is the id of the task that a slot of a schedule makes.
+func SlotID(schedule string, slot time.Time) string {
+	return SlotPrefix + schedule + ":" + slot.UTC().Format(time.RFC3339)
+}
+
 // Schedule is a stored cron entry: when it fires, and the task that each fire time makes.
 type Schedule struct {
 	Name     string // 1 to 64 characters of a-z 0-9 _ -
@@ -79,6 +87,9 @@ type WorkerInfo struct {
 	StartedAt time.Time
 	SeenAt    time.Time // its last beat, by the database's clock
 }
+
+// SeenWithin is how long ago a worker or a service may have beaten to count as there. Each beats every five seconds.
+const SeenWithin = 20 * time.Second
 
 // Services are the names of ax's services.
 var Services = []string{"submitter", "dispatcher", "reaper", "notifier", "cron"}

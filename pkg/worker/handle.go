@@ -133,5 +133,8 @@ func encode(v any) (json.RawMessage, error) {
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}
-	return bytes.Clone(raw), nil // the handler's, which may write into it again
+	if isRaw { // the handler's, which may write into it again
+		raw = bytes.Clone(raw)
+	}
+	return raw, nil
 }

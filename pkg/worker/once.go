@@ -22,7 +22,8 @@ const (
 )
 
 // Once does something once per key, over all tasks and attempts: the first execution that asks calls fn, and what fn returned,
-// as JSON, is stored and given to all others that ask within [OnceKeep]; goroutines of one handler wait for each other. An error of fn is not stored: the key is free again.
+// as JSON, is stored and given to all others that ask within [OnceKeep]; goroutines of one handler wait for each other. An error of
+// fn is not stored: the key is free again.
 //
 //	receipt, err := worker.Once(ctx, "charge:"+order.ID, func(ctx context.Context) (Receipt, error) {
 //		return bank.Charge(ctx, order)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -36,9 +37,14 @@ func TestScenario04EverybodyWorksOnAfterNATSWasAway(t *testing.T) {
 			<-time.After(lasts) // how long it lasts is what this is about
 			require.NoError(t, w.nats.Start(t.Context()))
 		}
-		ctx, cancel := contextOf(t, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.NoError(t, w.system.WaitReady(ctx))
+		stacktest.Eventually(t, late, "the client has a connection again", func() bool {
+			_, err := w.client.Get(ctx, "no-such-task")
+			refused, ok := errors.AsType[*events.Error](err)
+			return ok && refused.Code == events.CodeNotFound
+		})
 		w.requireAllSucceeded(w.awaitEnds(w.submit(100, work{RunMs: 5}), 30*time.Second))
 	}
 	outage(1, time.Second)
@@ -159,30 +165,16 @@ func TestScenario10RunsThatEndBadlyBlockNoSlot(t *testing.T) {
 func TestScenario14AnOldWorkerLeavesNewTypesAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{workers: -1})
-	ctx, cancel := contextOf(t, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	const newType = "other"
 	old := w.startWorker(ctx, worldOptions{})
 	newer := w.startWorker(ctx, worldOptions{}, "LEDGER_TYPES="+workType+","+newType)
-	submit := func(n int) []string {
-		var ids []string
-		tasks := make([]client.Task, n)
-		for i := range tasks {
-			tasks[i] = client.NewTask(newType, work{RunMs: 10})
-			ids = append(ids, tasks[i].ID())
-		}
-		answers, err := w.client.SubmitMany(ctx, tasks)
-		require.NoError(t, err)
-		for _, a := range answers {
-			require.True(t, a.Accepted, "%+v", a.Error)
-		}
-		return ids
-	}
 	_, err := w.client.PutSchedule(ctx, events.Schedule{Name: "repeats", Cron: "@every 1s", Task: events.SubmitRequest{Type: newType}})
 	require.NoError(t, err)
 	var ids []string
 	for range 5 {
-		ids = append(ids, submit(100)...)
+		ids = append(ids, w.submitOf(newType, 100, work{RunMs: 10})...)
 		again := []*localstack.Service{old, newer}[rand.N(2)]
 		require.NoError(t, again.Stop(20*time.Second))
 		require.NoError(t, again.Start(ctx))
@@ -194,7 +186,7 @@ func TestScenario14AnOldWorkerLeavesNewTypesAlone(t *testing.T) {
 	w.requireAllSucceeded(w.awaitEnds(ids, time.Minute))
 
 	require.NoError(t, newer.Stop(20*time.Second))
-	waiting := submit(5)
+	waiting := w.submitOf(newType, 5, work{RunMs: 10})
 	w.awaitAttention(t, "the oldest due task is of type "+newType+", and no worker takes that type")
 	for _, id := range waiting {
 		one, err := w.store.Get(ctx, id)
@@ -212,7 +204,7 @@ func TestScenario14AnOldWorkerLeavesNewTypesAlone(t *testing.T) {
 func TestScenario22APoisonousTaskIsGivenUpAndItsNeighboursAreNot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{slots: 30, lease: 2 * time.Second})
-	ctx, cancel := contextOf(t, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	innocents := w.submit(50, work{RunMs: 300}, client.MaxAttempts(1))
 	poison := w.submit(1, work{Exit: true}, client.MaxAttempts(1))[0]
@@ -233,8 +225,4 @@ func TestScenario22APoisonousTaskIsGivenUpAndItsNeighboursAreNot(t *testing.T) {
 	require.Equal(t, end.MaxLosses+1, end.Losses)
 	require.Len(t, w.deaths, end.Losses, "each loss is a worker")
 	w.requireAllSucceeded(w.awaitEnds(innocents, time.Minute))
-}
-
-func contextOf(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.Context(), d)
 }

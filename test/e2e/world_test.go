@@ -186,10 +186,16 @@ func (w *world) killWorker(s *localstack.Service) {
 // submit stores tasks through the API and returns their ids.
 func (w *world) submit(n int, payload work, opts ...client.Option) []string {
 	w.t.Helper()
+	return w.submitOf(workType, n, payload, opts...)
+}
+
+// submitOf is submit for tasks of another type.
+func (w *world) submitOf(taskType string, n int, payload work, opts ...client.Option) []string {
+	w.t.Helper()
 	tasks := make([]client.Task, n)
 	ids := make([]string, n)
 	for i := range tasks {
-		tasks[i] = client.NewTask(workType, payload, opts...)
+		tasks[i] = client.NewTask(taskType, payload, opts...)
 		ids[i] = tasks[i].ID()
 	}
 	answers, err := w.client.SubmitMany(w.t.Context(), tasks)

@@ -107,9 +107,9 @@ func (m mutation) try(ctx context.Context, dir string) (string, error) {
 	}
 	pkg := "./" + m.pkg
 	var out bytes.Buffer
-	vet := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-run", "^$", pkg)
-	vet.Stdout, vet.Stderr = &out, &out
-	if err := vet.Run(); err != nil {
+	compiled := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-run", "^$", pkg)
+	compiled.Stdout, compiled.Stderr = &out, &out
+	if err := compiled.Run(); err != nil {
 		return "", fmt.Errorf("it does not compile without the guard: %w\n%s", err, out.Bytes())
 	}
 	out.Reset()

@@ -182,7 +182,7 @@ func (c *Cron) plan(s task.Schedule, now time.Time) (*task.Task, task.Advance) {
 		return nil, c.broken(move, err)
 	}
 	slot, missed := newest(expr, s.NextAt, now)
-	t, err := intake.Slot(s, TaskID(s.Name, slot))
+	t, err := intake.Slot(s, task.SlotID(s.Name, slot))
 	if err != nil {
 		return nil, c.broken(move, err)
 	}
@@ -247,11 +247,6 @@ func parse(s task.Schedule) (cronexpr.Schedule, error) {
 		return cronexpr.Schedule{}, err
 	}
 	return expr.Anchored(s.Anchor), nil
-}
-
-// TaskID is the id of a slot's task.
-func TaskID(schedule string, slot time.Time) string {
-	return "cron:" + schedule + ":" + slot.UTC().Format(time.RFC3339)
 }
 
 // stepBack notices that the database's clock went back, by our monotonic one.

@@ -193,7 +193,7 @@ func TestEverySlotFiresOnceAndOnTime(t *testing.T) {
 			require.Len(t, slots, int(10*time.Minute/every))
 			requireEach(t, slots, every)
 			for _, slot := range slots {
-				require.Less(t, l.tasks[TaskID(name, slot)].Sub(slot), 50*time.Millisecond, "a slot is not found by polling alone")
+				require.Less(t, l.tasks[task.SlotID(name, slot)].Sub(slot), 50*time.Millisecond, "a slot is not found by polling alone")
 			}
 		}
 		require.Zero(t, l.repeats)

@@ -70,7 +70,7 @@ func (r *Reaper) end(ctx context.Context, due []*task.Task) (ended int, err erro
 	if !steady {
 		return 0, nil
 	}
-	_, trusted := r.watch.now(at)
+	trusted := r.watch.status(at) == ""
 	var running, expired []*task.Task
 	for _, t := range due {
 		switch {

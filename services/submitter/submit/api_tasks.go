@@ -200,9 +200,9 @@ func (a *API) stats(ctx context.Context, _ struct{}) (events.StatsReply, error) 
 	}
 	if len(due) > 0 {
 		reply.BacklogSeconds = max(0, now.Sub(due[0].ScheduledAt).Seconds())
-	}
-	if len(due) > 0 && !taken(due[0].Type, workers, now) {
-		reply.Attention = append(reply.Attention, fmt.Sprintf("the oldest due task is of type %s, and no worker takes that type", due[0].Type))
+		if !taken(due[0].Type, workers, now) {
+			reply.Attention = append(reply.Attention, fmt.Sprintf("the oldest due task is of type %s, and no worker takes that type", due[0].Type))
+		}
 	}
 	for i, w := range workers {
 		reply.Workers[i] = events.Worker{ID: w.ID, Host: w.Host, PID: w.PID, Types: slices.Clone(w.Types), Slots: w.Slots, Channel: w.Channel,

@@ -8,9 +8,6 @@ import (
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
-// seenWithin is how long ago a process of a service may have beaten to count as there. Each beats every five seconds.
-const seenWithin = 20 * time.Second
-
 // without is what follows when no process of a service is there, or none of them leads.
 var without = map[string]string{
 	"submitter":  "submissions wait in NATS",
@@ -33,7 +30,7 @@ func attention(services []task.ServiceInfo, now time.Time) []string {
 			if s.SeenAt.After(seen) {
 				seen = s.SeenAt
 			}
-			if now.Sub(s.SeenAt) > seenWithin {
+			if now.Sub(s.SeenAt) > task.SeenWithin {
 				continue
 			}
 			there++
@@ -58,6 +55,6 @@ func attention(services []task.ServiceInfo, now time.Time) []string {
 // taken tells whether a worker of the type is there.
 func taken(taskType string, workers []task.WorkerInfo, now time.Time) bool {
 	return slices.ContainsFunc(workers, func(w task.WorkerInfo) bool {
-		return now.Sub(w.SeenAt) <= seenWithin && slices.Contains(w.Types, taskType)
+		return now.Sub(w.SeenAt) <= task.SeenWithin && slices.Contains(w.Types, taskType)
 	})
 }

@@ -14,7 +14,7 @@ func TestAttention(t *testing.T) {
 	all := func(change func(*task.ServiceInfo)) []task.ServiceInfo {
 		var services []task.ServiceInfo
 		for _, name := range task.Services {
-			s := task.ServiceInfo{ID: name + "/a", Service: name, Leads: name != "submitter", SeenAt: now.Add(-seenWithin)}
+			s := task.ServiceInfo{ID: name + "/a", Service: name, Leads: name != "submitter", SeenAt: now.Add(-task.SeenWithin)}
 			change(&s)
 			services = append(services, s)
 		}
