@@ -24,6 +24,13 @@ const (
 	// suspectAfter is how many failed inserts, by a database that answers otherwise, make the batch itself suspect.
 	suspectAfter = 3
 	watchPause   = 3 // the attempt whose pause is half a second or so
+
+	// A batch of several that is smaller than largeBatch is followed by a pause of apart times what an insert takes, at most mostApart,
+	// in which the next one gathers: all that follows (change events, signals, claims, reports) then comes in batches too, and costs
+	// far less than one by one. A database that answers at once hardly has any; a lone task is not followed by one.
+	largeBatch = 64
+	apart      = 3
+	mostApart  = 10 * time.Millisecond
 )
 
 // errStopping is what requests are told while the service stops.
@@ -41,8 +48,8 @@ type job struct {
 
 func (j *job) patient() bool { return j.setAside != nil }
 
-// batcher stores tasks in batches. A lone task is stored at once; while inserts are on their way the next batch gathers. So the
-// batches grow with the load and with the time the database takes, and with nothing else.
+// batcher stores tasks in batches. A lone task is stored at once; while inserts are on their way, and for a little after one of several
+// tasks, the next batch gathers. So the batches grow with the load and with the time the database takes, and with nothing else.
 type batcher struct {
 	store   Inserter
 	max     int
@@ -56,6 +63,7 @@ type batcher struct {
 	done chan struct{} // closed when nothing is taken in any more
 
 	retrying atomic.Int32 // batches that wait for their next try
+	taking   atomic.Int64 // what an insert takes, in nanoseconds; moving average
 
 	mu      sync.Mutex
 	failing error     // of the newest insert; nil: it worked
@@ -102,9 +110,13 @@ func (b *batcher) gather(ctx context.Context) {
 	defer close(b.done)
 	var batch []*job
 	size := 0
+	paused := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
 	for {
 		in, out := b.in, b.out
-		if len(batch) == 0 {
+		if len(batch) == 0 || paused && len(batch) < largeBatch {
 			out = nil
 		}
 		if len(batch) >= b.max || size >= maxBatchBytes {
@@ -114,7 +126,12 @@ func (b *batcher) gather(ctx context.Context) {
 		case j := <-in:
 			batch, size = append(batch, j), size+len(j.task.Payload)+1024
 		case out <- batch:
+			if paused = len(batch) > 1; paused {
+				timer.Reset(min(mostApart, apart*time.Duration(b.taking.Load())))
+			}
 			batch, size = nil, 0
+		case <-timer.C:
+			paused = false
 		case <-ctx.Done():
 			abandon(batch, errStopping)
 			return
@@ -201,7 +218,9 @@ func (b *batcher) try(ctx context.Context, batch []*job) (rest []*job, err error
 	defer cancel()
 	began := time.Now()
 	status, err := b.store.Insert(ctx, tasks)
-	b.metrics.inserted(len(batch), time.Since(began))
+	took := time.Since(began)
+	b.metrics.inserted(len(batch), took)
+	b.taking.Add((took.Nanoseconds() - b.taking.Load()) / 8)
 	for i, j := range batch {
 		if i >= len(status) || status[i] == 0 {
 			rest = append(rest, j)

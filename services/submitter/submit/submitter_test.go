@@ -67,6 +67,36 @@ func TestBatchesGatherWhileInsertsAreOnTheirWay(t *testing.T) {
 	})
 }
 
+func TestSmallBatchesKeepApart(t *testing.T) {
+	const takes = 4 * time.Millisecond
+	steady := func(t *testing.T, every time.Duration) (batches int, slowest time.Duration) {
+		b := start(t, Config{})
+		b.store.before = func(context.Context, []*task.Task) error {
+			time.Sleep(takes)
+			return nil
+		}
+		for range 200 { // of the first ones the average is not known yet
+			began := time.Now()
+			seq := b.stream.publish(`{}`)
+			time.Sleep(every)
+			if synctest.Wait(); b.stream.ackedOnce(seq) {
+				slowest = max(slowest, time.Since(began))
+			}
+		}
+		b.stop()
+		return len(b.store.batches), slowest
+	}
+	synctest.Test(t, func(t *testing.T) {
+		batches, _ := steady(t, time.Millisecond)
+		require.Less(t, batches, 40, "a millisecond apart: about ten in a batch, not two")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		batches, slowest := steady(t, takes+time.Microsecond)
+		require.Equal(t, 200, batches, "each is alone")
+		require.Less(t, slowest, takes+time.Millisecond)
+	})
+}
+
 func TestAnOutageAcksNothingAndFetchesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, Config{Batch: 10})
