@@ -22,6 +22,7 @@ import (
 // submitFlags are the members of a submission as texts, checked where every submission is.
 type submitFlags struct {
 	body, payload, id, priority, delay, at, expires, timeout, attempts, losses, bizKey string
+	unique, uniqueScope, uniqueFor, onConflict, maxWait                                string
 	labels                                                                             []string
 	noDeadLetter, wait                                                                 bool
 }
@@ -48,6 +49,11 @@ func newSubmit(s *settings) *cobra.Command {
 	flags.StringVar(&f.attempts, "max-attempts", "", "how often it may fail; default 3")
 	flags.StringVar(&f.losses, "max-losses", "", "how many lost workers it survives; default 3, 0 means at most once")
 	flags.StringVar(&f.bizKey, "biz-key", "", "a key of your own, repeated in every event")
+	flags.StringVar(&f.unique, "unique", "", "a key that only one task of the type may hold")
+	flags.StringVar(&f.uniqueScope, "unique-scope", "", "how long the key is held: active (until the task has ended; default), duration or forever")
+	flags.StringVar(&f.uniqueFor, "unique-for", "", "the time for scope duration, such as 10m")
+	flags.StringVar(&f.onConflict, "on-conflict", "", "when the key is held: reject (default), keep, replace or debounce")
+	flags.StringVar(&f.maxWait, "max-wait", "", "how long debounce puts the start off at most; default ten delays")
 	flags.StringArrayVar(&f.labels, "label", nil, "NAME=VALUE, repeated in every event; may be given several times")
 	flags.BoolVar(&f.noDeadLetter, "no-dead-letter", false, "leave no dead letter when it fails for good")
 	flags.BoolVar(&f.wait, "wait", false, "wait for its end and print the task; exit 1 unless it succeeded")
@@ -106,7 +112,8 @@ func bodyAlone(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("body") {
 		return nil
 	}
-	for _, other := range []string{"payload", "id", "priority", "delay", "at", "expires", "run-timeout", "max-attempts", "max-losses", "biz-key", "label", "no-dead-letter"} {
+	for _, other := range []string{"payload", "id", "priority", "delay", "at", "expires", "run-timeout", "max-attempts", "max-losses", "biz-key", "label", "no-dead-letter",
+		"unique", "unique-scope", "unique-for", "on-conflict", "max-wait"} {
 		if cmd.Flags().Changed(other) {
 			return usageError{fmt.Errorf("--body is a whole submission; leave --%s out, or put it into the body", other)}
 		}
@@ -150,6 +157,9 @@ func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitReque
 			*text.into = &text.given
 		}
 	}
+	if r.Unique = f.uniqueKey(); r.Unique == nil && f.uniqueScope+f.uniqueFor+f.onConflict+f.maxWait != "" {
+		return r, usageError{errors.New("--unique-scope, --unique-for, --on-conflict and --max-wait are about a unique key; give one with --unique KEY")}
+	}
 	for _, number := range []struct {
 		field, given, allowed string
 		into                  **int
@@ -184,6 +194,20 @@ func (f *submitFlags) request(in io.Reader, taskType string) (events.SubmitReque
 		r.OnExhausted = "ignore"
 	}
 	return r, nil
+}
+
+func (f *submitFlags) uniqueKey() *events.Unique {
+	if f.unique == "" {
+		return nil
+	}
+	u := &events.Unique{Key: f.unique, Scope: f.uniqueScope, OnConflict: f.onConflict}
+	if f.uniqueFor != "" {
+		u.For = &f.uniqueFor
+	}
+	if f.maxWait != "" {
+		u.MaxWait = &f.maxWait
+	}
+	return u
 }
 
 // read takes text as it is, from a file (@FILE) or from standard input (-).

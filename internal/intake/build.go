@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/task"
@@ -33,9 +34,18 @@ type Origin struct {
 	Traceparent string // W3C trace context; dropped when malformed, as that standard asks
 	// Now is the database's time. A delay counts from it, and a time before it means at once.
 	Now time.Time
+	// At is when the submission was made, as its stream says; zero: now. It orders those that replace each other.
+	At time.Time
 	// Body is the submission as it was sent, which the hash is made from; nil: sub is encoded for it. The members "type" and
 	// "id" do not count, so that the same submission has the same hash at every door.
 	Body []byte
+}
+
+func (o Origin) at() time.Time {
+	if o.At.IsZero() {
+		return o.Now
+	}
+	return o.At
 }
 
 // Build makes the task of a submission, filled in but for what the store decides at its insert (state, times, history). A
@@ -85,6 +95,12 @@ func build(sub *events.Submit, from Origin) (*task.Task, error) {
 	if t.Payload, err = compact(sub.Payload); err != nil {
 		return nil, err
 	}
+	if sub.Unique != nil && strings.HasPrefix(from.ID, "cron:") {
+		return nil, unsupported("unique", "") // a slot is a task of its own for ever; the overlap policy is what keeps runs apart
+	}
+	if err := setUnique(t, sub.Unique, from.at()); err != nil {
+		return nil, err
+	}
 	if t.Echo, err = echo(t); err != nil {
 		return nil, err
 	}
@@ -99,7 +115,6 @@ func refuseUnsupported(sub *events.Submit) error {
 		name  string
 		given bool
 	}{
-		{"unique", sub.Unique != nil},
 		{"dependsOn", len(sub.DependsOn) > 0},
 		{"condition", sub.Condition != ""},
 		{"waitFor", len(sub.WaitFor) > 0},

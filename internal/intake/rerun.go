@@ -3,6 +3,7 @@ package intake
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"time"
 
 	"github.com/ax-scheduler/ax/internal/task"
 	"github.com/ax-scheduler/ax/pkg/events"
@@ -10,8 +11,8 @@ import (
 
 // Rerun makes the task that runs an ended one once more, at once and with all its attempts. Its id follows from the old
 // one's: asking twice gives one task, and to run it a third time the re-run is re-run ([RerunEnded]). It refuses a task that has
-// not ended.
-func Rerun(old *task.Task) (*task.Task, error) {
+// not ended. At is the database's time.
+func Rerun(old *task.Task, at time.Time) (*task.Task, error) {
 	if !old.State.Terminal() {
 		return nil, &events.Error{Code: events.CodeInvalid, Field: "id", Value: old.ID, Allowed: "a task in state success, failed or cancelled",
 			Message: "task " + old.ID + " is " + string(old.State) + "; only a task that has ended can be run again"}
@@ -23,6 +24,9 @@ func Rerun(old *task.Task) (*task.Task, error) {
 		MaxAttempts: old.MaxAttempts, MaxLosses: old.MaxLosses, Timeout: old.Timeout, Retry: old.Retry, OnExhausted: old.OnExhausted,
 		Payload: old.Payload, BizKey: old.BizKey, Labels: old.Labels, Echo: old.Echo,
 		SubmitHash: "v1:" + hex.EncodeToString(sum[:]),
+	}
+	if old.UniqueKey != "" { // the re-run of the holder keeps the key, whatever its scope; that of a former one asks for it anew
+		t.UniqueKey, t.Unique = old.UniqueKey, &task.Unique{Scope: task.ScopeActive, OnConflict: task.ConflictReject, At: at}
 	}
 	if err := t.Validate(); err != nil {
 		return nil, Refusal(err)

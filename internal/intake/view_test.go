@@ -57,7 +57,7 @@ func TestHistory(t *testing.T) {
 
 func TestRerun(t *testing.T) {
 	old := ended()
-	again, err := Rerun(old)
+	again, err := Rerun(old, time.Time{})
 	require.NoError(t, err)
 	require.Equal(t, &task.Task{
 		ID: again.ID, FixedID: true, RerunOf: "t1", Type: "email", State: task.Pending, Channel: "stable", Priority: 2, Source: SourceAPI,
@@ -67,17 +67,17 @@ func TestRerun(t *testing.T) {
 	require.True(t, strings.HasPrefix(again.ID, "ax:"), "no caller can take the id")
 	require.Error(t, task.ValidateID(again.ID))
 
-	twice, err := Rerun(old)
+	twice, err := Rerun(old, time.Time{})
 	require.NoError(t, err)
 	require.Equal(t, again, twice, "asked twice it is one task")
 	again.State = task.Cancelled
-	third, err := Rerun(again)
+	third, err := Rerun(again, time.Time{})
 	require.NoError(t, err)
 	require.NotEqual(t, again.ID, third.ID)
 
 	for _, s := range []task.State{task.Waiting, task.Pending, task.Running} {
 		old.State = s
-		_, err = Rerun(old)
+		_, err = Rerun(old, time.Time{})
 		require.Equal(t, events.CodeInvalid, Refusal(err).Code, s)
 	}
 }

@@ -147,7 +147,7 @@ func (s *Store) UniqueScope(ctx context.Context, taskType, key string) (string, 
 	var d struct {
 		Scope string `bson:"scope"`
 	}
-	err := s.bulkDB.Collection(uniqueKeysCollection).FindOne(ctx, bson.D{{Key: "_id", Value: taskType + "/" + key}}).Decode(&d)
+	err := s.bulkDB.Collection(uniqueKeysCollection).FindOne(ctx, bson.D{{Key: "_id", Value: uniqueKeyID(taskType, key)}}).Decode(&d)
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) {
 		return "", fmt.Errorf("read unique key: %w", err)
 	}

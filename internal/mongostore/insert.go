@@ -31,8 +31,13 @@ func (s *Store) Insert(ctx context.Context, tasks []*task.Task) ([]task.InsertSt
 		return status, fmt.Errorf("insert: %w", err)
 	}
 	b := insertBatch{store: s, tasks: tasks, status: status}
+	var unique []int
 	for i, t := range tasks {
 		if status[i] != 0 {
+			continue
+		}
+		if t.Unique != nil {
+			unique = append(unique, i)
 			continue
 		}
 		doc, err := encodeNew(t, now.Add(-bound))
@@ -46,11 +51,17 @@ func (s *Store) Insert(ctx context.Context, tasks []*task.Task) ([]task.InsertSt
 	if err := b.flush(ctx); err != nil {
 		return status, fmt.Errorf("insert: %w", err)
 	}
+	for _, i := range unique { // in their order: of two with one key the first gets it, or the last replaces it
+		if status[i], err = s.insertUnique(ctx, tasks[i]); err != nil {
+			return status, fmt.Errorf("insert: %w", err)
+		}
+	}
 	return status, nil
 }
 
 // Prepare makes the documents of new tasks for a caller who inserts them into [TasksCollection] itself, inside a transaction of
-// its own. It sets the same fields as Insert. A task with a fixed id that is in the archive has no document; its status says why.
+// its own. It sets the same fields as Insert. A task with a fixed id that is in the archive has no document; its status says why. Nor has
+// one with a unique key, which is for [Store.InsertUnique].
 func (s *Store) Prepare(ctx context.Context, tasks []*task.Task) ([]bson.Raw, []task.InsertStatus, error) {
 	status, err := s.findArchived(ctx, tasks)
 	if err != nil {
@@ -62,7 +73,7 @@ func (s *Store) Prepare(ctx context.Context, tasks []*task.Task) ([]bson.Raw, []
 	}
 	docs := make([]bson.Raw, len(tasks))
 	for i, t := range tasks {
-		if status[i] == 0 {
+		if status[i] == 0 && t.Unique == nil {
 			if docs[i], err = encodeNew(t, now.Add(-bound)); err != nil {
 				return nil, nil, fmt.Errorf("prepare: %w", err)
 			}

@@ -102,7 +102,7 @@ func (g *game) rerun() *act {
 		return nil
 	}
 	old := g.models[rapid.SampledFrom(ended).Draw(g.t, "of")]
-	again, err := intake.Rerun(&old.Task)
+	again, err := intake.Rerun(&old.Task, time.Now())
 	g.must(err)
 	return g.insert([]*task.Task{again})
 }

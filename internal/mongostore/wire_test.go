@@ -47,7 +47,8 @@ type cutConn struct {
 // Write looks for the command's name as the first element of the message's body: int32 or string typed, right after the length.
 func (c *cutConn) Write(b []byte) (int, error) {
 	c.cutter.mu.Lock()
-	if name := c.cutter.command; name != "" && bytes.Contains(b[:min(len(b), 64)], append([]byte{2}, name+"\x00"...)) {
+	head := b[:min(len(b), 64)]
+	if name := c.cutter.command; name != "" && (bytes.Contains(head, []byte("\x02"+name+"\x00")) || bytes.Contains(head, []byte("\x10"+name+"\x00"))) {
 		c.cutter.command = ""
 		c.cut.Store(true)
 	}

@@ -132,6 +132,9 @@ func (t *Task) ValidateTimes() error {
 }
 
 func (t *Task) validateKeys() error {
+	if t.Unique != nil && (t.UniqueKey == "" || len(t.UniqueKey) > MaxUniqueKey || !printable(t.UniqueKey)) {
+		return &FieldError{Field: "unique.key", Value: t.UniqueKey, Allowed: "1 to 256 bytes of UTF-8 without control characters"}
+	}
 	if len(t.BizKey) > MaxBizKey || !printable(t.BizKey) {
 		return &FieldError{Field: "bizKey", Value: t.BizKey, Allowed: "up to 256 bytes of UTF-8 without control characters"}
 	}

@@ -49,6 +49,7 @@ type Task struct {
 
 	BizKey         string
 	UniqueKey      string
+	Unique         *Unique // of a new task whose UniqueKey is set; not stored
 	Labels         map[string]string
 	ConcurrencyKey string
 	WorkflowID     string

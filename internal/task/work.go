@@ -159,6 +159,10 @@ const (
 	Duplicate
 	// Conflict: another submission has this id. Nothing changed.
 	Conflict
+	// Held: another task has the unique key, see Unique.Holder. Nothing changed.
+	Held
+	// NoTransactions: the server is a standalone one, which cannot keep keys unique. Nothing changed.
+	NoTransactions
 )
 
 // CancelStatus is the answer to a cancel.

@@ -124,6 +124,52 @@ func Retry(base time.Duration, factor float64, most time.Duration, jitter float6
 // BizKey attaches a key of the caller's own world, repeated in every event.
 func BizKey(key string) Option { return func(t *Task) { t.request.BizKey = key } }
 
+// Unique lets at most one task of the type hold a key. Without further options the key is held until the task has ended, and a submission
+// is refused meanwhile (code unique_held, the error's Holder is the task that has it).
+func Unique(key string, opts ...UniqueOption) Option {
+	return func(t *Task) {
+		t.request.Unique = &events.Unique{Key: key}
+		for _, opt := range opts {
+			opt(t.request.Unique)
+		}
+	}
+}
+
+// UniqueOption changes how long a unique key is held, or what happens when it is.
+type UniqueOption func(*events.Unique)
+
+// UniqueFor holds the key for a time from the submission, whatever becomes of the task: 1 s to 8760 h.
+func UniqueFor(d time.Duration) UniqueOption {
+	return func(u *events.Unique) { u.Scope, u.For = string(task.ScopeDuration), text(d) }
+}
+
+// UniqueForever never gives the key to another task.
+func UniqueForever() UniqueOption {
+	return func(u *events.Unique) { u.Scope = string(task.ScopeForever) }
+}
+
+// OrKeep answers a submission whose key is held with the id of the holder.
+func OrKeep() UniqueOption {
+	return func(u *events.Unique) { u.OnConflict = string(task.ConflictKeep) }
+}
+
+// OrReplace cancels a holder that does not run (reason replaced) and puts the new task in its place. One that runs is left alone, and
+// the submission refused.
+func OrReplace() UniqueOption {
+	return func(u *events.Unique) { u.OnConflict = string(task.ConflictReplace) }
+}
+
+// OrDebounce is OrReplace for tasks with a [Delay]: each submission puts the start off by its delay, at most until mostWait after the
+// first of them; zero means ten delays.
+func OrDebounce(mostWait time.Duration) UniqueOption {
+	return func(u *events.Unique) {
+		u.OnConflict = string(task.ConflictDebounce)
+		if mostWait != 0 {
+			u.MaxWait = text(mostWait)
+		}
+	}
+}
+
 // Label attaches a label, repeated in every event.
 func Label(name, value string) Option {
 	return func(t *Task) {

@@ -20,7 +20,7 @@ import (
 //
 // A task that is stored already, by the same submission, is no error: the same transaction may be run again when it is not known
 // whether it was committed. An id that another submission has is refused with code id_conflict, and the transaction must then be
-// given up.
+// given up; the same goes for a unique key that another task holds (code unique_held).
 func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task) ([]string, error) {
 	for _, t := range tasks {
 		if err := t.Check(); err != nil {
@@ -66,6 +66,23 @@ func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task
 	if err != nil {
 		return nil, fmt.Errorf("insert in a transaction: %w", err)
 	}
+	for i, t := range built {
+		if t.Unique == nil || status[i] != 0 {
+			continue
+		}
+		if status[i], err = store.InsertUnique(ctx, db, t); err != nil {
+			return nil, fmt.Errorf("insert in a transaction: %w", err)
+		}
+		answer, err := intake.Answer(t, status[i])
+		if err != nil {
+			return nil, err
+		}
+		for n := range ids { // a key that is kept: the holder's id
+			if ids[n] == t.ID {
+				ids[n] = answer.ID
+			}
+		}
+	}
 	coll := db.Collection(mongostore.TasksCollection)
 	stored, err := storedHashes(ctx, coll, ids)
 	if err != nil {
@@ -78,7 +95,7 @@ func (c *Client) InsertTx(ctx context.Context, db *mongo.Database, tasks ...Task
 		switch {
 		case status[i] == task.Conflict, there && hash != built[i].SubmitHash:
 			return nil, intake.IDConflict(built[i].ID)
-		case status[i] == 0 && !there:
+		case status[i] == 0 && !there && doc != nil:
 			inserts, places = append(inserts, doc), append(places, i)
 		}
 	}

@@ -21,8 +21,8 @@ var goldenError = &events.EventError{Message: "no such host", Code: "dns", Cause
 
 // The bodies of ax.api, with every field set.
 var goldenRequests = map[string]any{
-	"error": events.Error{Code: events.CodeInvalid, Field: "priority", Value: "10", Allowed: "a whole number from 0 (most urgent) to 9",
-		Message: `field priority: "10" is not allowed; give a whole number from 0 (most urgent) to 9`},
+	"error": events.Error{Code: events.CodeUniqueHeld, Field: "unique.key", Value: "invoice-7", Allowed: "a key that no other task of the type holds",
+		Holder: "order-7", Message: `field unique.key: "invoice-7" is held by task order-7; wait until it is free, or submit with onConflict keep to be given that id`},
 	"submit_many_request": events.SubmitManyRequest{Tasks: []events.SubmitRequest{
 		{Type: "email", Submit: events.Submit{ID: "order-7", Payload: json.RawMessage(`{"to":"a@example.com"}`)}},
 		{Type: "report", Submit: events.Submit{Priority: ptr(7), Delay: ptr("10m")}},

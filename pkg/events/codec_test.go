@@ -20,7 +20,7 @@ var golden = map[string]any{
 		ID: "order-7", Payload: json.RawMessage(`{"to":"a@example.com","n":1.50,"tag":"<b>&"}`), Priority: ptr(2),
 		ScheduledAt: ptr("2026-01-02T15:04:05Z"), Delay: ptr("90s"), ExpiresAt: ptr("2026-01-03T15:04:05Z"), Timeout: ptr("PT90S"),
 		MaxAttempts: ptr(5), MaxLosses: ptr(0), Retry: &events.Retry{Base: ptr("1s"), Factor: ptr(2.5), Max: ptr("1h"), Jitter: ptr(0.0)},
-		BizKey: "customer-9", Unique: &events.Unique{Key: "k", Scope: "active", OnConflict: "reject"}, DependsOn: []string{"a", "b"},
+		BizKey: "customer-9", Unique: &events.Unique{Key: "k", Scope: "duration", For: ptr("10m"), OnConflict: "debounce", MaxWait: ptr("1h")}, DependsOn: []string{"a", "b"},
 		Condition: "all_done", WaitFor: []string{"approval"}, ConcurrencyKey: "tenant-1", Labels: map[string]string{"team": "red"},
 		OnExhausted: "ignore",
 	},

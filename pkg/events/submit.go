@@ -34,18 +34,24 @@ type Retry struct {
 	Jitter *float64 `json:"jitter,omitempty"`
 }
 
-// Unique asks that at most one task holds a key.
+// Unique asks that at most one task of the type holds a key. Scope says for how long: "active" (until the task has ended; the default),
+// "duration" (for the time in For, from the submission), or "forever". OnConflict says what becomes of a submission whose key is held:
+// "reject" (refused with code unique_held, which names the holder; the default), "keep" (answered with the holder's id), "replace" (it
+// takes the place of a holder that does not run), or "debounce" (replace, and the start is put off by the delay of each submission, at
+// most MaxWait after the first; ten delays when absent).
 type Unique struct {
-	Key        string `json:"key"`
-	Scope      string `json:"scope,omitempty"`
-	OnConflict string `json:"onConflict,omitempty"`
+	Key        string  `json:"key"`
+	Scope      string  `json:"scope,omitempty"`
+	For        *string `json:"for,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
+	OnConflict string  `json:"onConflict,omitempty"`
+	MaxWait    *string `json:"maxWait,omitempty" allowed:"a duration as a string with a unit, such as \"90s\" or \"PT90S\""`
 }
 
 // Answer tells the sender of a submission what became of it: the reply of ax.api.submit, and what is sent to Ax-Reply-To.
 type Answer struct {
 	ID        string `json:"id,omitempty"`
 	Accepted  bool   `json:"accepted"`
-	Duplicate bool   `json:"duplicate,omitempty"` // the same submission had been accepted before
+	Duplicate bool   `json:"duplicate,omitempty"` // the same submission had been accepted before, or ID holds its unique key
 	Error     *Error `json:"error,omitempty"`
 }
 
@@ -53,6 +59,7 @@ type Answer struct {
 const (
 	CodeInvalid     = "invalid"     // a field is refused, or the whole body; Field, Value and Allowed say which and why
 	CodeIDConflict  = "id_conflict" // the id belongs to another submission
+	CodeUniqueHeld  = "unique_held" // another task, Holder, has the unique key
 	CodeNotFound    = "not_found"   // no such task
 	CodeFinished    = "finished"    // the task is terminal
 	CodeTooLarge    = "too_large"   // the message is over the limit
@@ -67,6 +74,7 @@ type Error struct {
 	Field   string `json:"field,omitempty"`
 	Value   string `json:"value,omitempty"`
 	Allowed string `json:"allowed,omitempty"`
+	Holder  string `json:"holder,omitempty"` // id of the task in the way
 	Message string `json:"message"`
 }
 
@@ -79,7 +87,7 @@ func (e *Error) Status() int {
 		return 400
 	case CodeNotFound:
 		return 404
-	case CodeIDConflict, CodeFinished:
+	case CodeIDConflict, CodeUniqueHeld, CodeFinished:
 		return 409
 	case CodeTooLarge:
 		return 413

@@ -37,6 +37,11 @@ var list = []mutation{
 	{"G2", "a look-up returns only what the claim holds", store + "/claim.go",
 		"if t.Claim == claim && t.State == task.Running {", "if t.State == task.Running {", store, "TestFindWonLeavesOutWhatHasMovedOn"},
 
+	{"G2", "a task that runs is not replaced", store + "/unique.go",
+		"case holder.State == task.Running, u.OnConflict", "case u.OnConflict", store, "TestUniqueWhileActive"},
+	{"G2", "a key is taken over only from a holder that has ended", store + "/unique.go",
+		"ended := err != nil || holder.State.Terminal()", "ended := true", store, "TestUniqueWhileActive"},
+
 	{"G3", "a report changes only the execution that it is about", store + "/finish.go",
 		`{Key: "claim", Value: is(g[0].o.Claim)},`, "", store, "TestFinishRefusesWhatIsNoLongerItsOwn"},
 	{"G3", "a report changes nothing that has ended", store + "/finish.go",

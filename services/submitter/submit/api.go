@@ -184,18 +184,19 @@ func (a *API) build(body []byte, header events.Header) (*task.Task, error) {
 // outcome is the answer for a task that was sent to the database. The answer keeps its id beside an error: if that leaves open
 // whether it was stored, asking again with the id is safe.
 func (a *API) outcome(t *task.Task, status task.InsertStatus, err error) (events.Answer, error) {
-	switch {
-	case err != nil:
+	if err != nil {
 		refused := *intake.Refusal(err)
 		if refused.Code == events.CodeUnavailable {
 			refused.Field, refused.Value = "id", t.ID
 			refused.Message = "the database did not answer; the task may be stored or not. Ask again: with id " + t.ID + " it is stored once"
 		}
 		return events.Answer{ID: t.ID}, a.count(&refused)
-	case status == task.Conflict:
-		return events.Answer{ID: t.ID}, a.count(intake.IDConflict(t.ID))
 	}
-	return events.Answer{ID: t.ID, Accepted: true, Duplicate: status == task.Duplicate}, nil
+	answer, err := intake.Answer(t, status)
+	if err != nil {
+		a.count(err)
+	}
+	return answer, err
 }
 
 // count counts a refused submission.

@@ -151,7 +151,11 @@ func (a *API) rerun(ctx context.Context, in events.IDRequest) (events.Answer, er
 	if err != nil {
 		return events.Answer{}, err
 	}
-	t, err := intake.Rerun(old)
+	now, _, err := a.taker.store.Now()
+	if err != nil {
+		return events.Answer{}, err
+	}
+	t, err := intake.Rerun(old, now)
 	if err != nil {
 		return events.Answer{}, err
 	}

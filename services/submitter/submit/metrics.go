@@ -46,7 +46,7 @@ func (m *metrics) settled(s task.InsertStatus) {
 	switch s {
 	case task.Inserted:
 		m.accepted.Inc()
-	case task.Duplicate:
+	case task.Duplicate, task.Held: // a held key that is refused is counted as a refusal besides
 		m.duplicate.Inc()
 	}
 }

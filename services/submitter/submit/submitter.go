@@ -152,12 +152,13 @@ func (s *Submitter) take(ctx context.Context, m *held) {
 	}
 	j := &job{task: t,
 		settle: func(status task.InsertStatus, _ error) {
-			if status == task.Conflict {
-				s.refuse(m, intake.Refusal(task.ErrIDConflict))
+			answer, err := intake.Answer(t, status)
+			if err != nil {
+				s.refuse(m, intake.Refusal(err))
 				return
 			}
 			s.held.ack(m)
-			s.answer(m, events.Answer{ID: t.ID, Accepted: true, Duplicate: status == task.Duplicate})
+			s.answer(m, answer)
 		},
 		setAside: func(soon bool) {
 			if soon {
@@ -196,7 +197,7 @@ func (s *Submitter) build(ctx context.Context, m *held) (*task.Task, error) {
 	}
 	return intake.Build(&sub, intake.Origin{
 		Type: kind, ID: events.DeriveID(m.Timestamp, m.Sequence, m.Subject), Repeated: m.Delivered > 1,
-		Source: intake.SourceNATS, Traceparent: m.Header.Get(events.HeaderTraceparent), Now: now, Body: m.Data,
+		Source: intake.SourceNATS, Traceparent: m.Header.Get(events.HeaderTraceparent), Now: now, At: m.Timestamp, Body: m.Data,
 	})
 }
 
