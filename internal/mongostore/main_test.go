@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +16,21 @@ import (
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
-func TestMain(m *testing.M) { stacktest.Main(m) }
+func TestMain(m *testing.M) {
+	if given := os.Getenv(contends); given != "" {
+		var c contender
+		err := json.Unmarshal([]byte(given), &c)
+		if err == nil {
+			err = contend(c)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	stacktest.Main(m)
+}
 
 // openStore opens a store on a fresh database with all indexes. change may adjust the options.
 func openStore(t testing.TB, change ...func(*Options)) *Store {

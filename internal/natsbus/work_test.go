@@ -302,3 +302,25 @@ func TestLaneWorkersShareThroughARestart(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, total, count())
 }
+
+func TestScenario05NATSGivesNoMessageUp(t *testing.T) {
+	_, b := start(t)
+	require.NoError(t, b.EnsureWorkConsumer(deadline(t), "email", "stable", "high"))
+	submissions, err := b.SubmitConsumer(deadline(t))
+	require.NoError(t, err)
+	t.Cleanup(submissions.Close)
+	_, err = subscriber(t, b, natsbus.SubscriberOptions{}).Subscribe(deadline(t), running)
+	require.NoError(t, err)
+	consumers := 0
+	for _, name := range []string{events.StreamSubmit, events.StreamWork, events.StreamEvent} {
+		stream, err := b.JS().Stream(deadline(t), name)
+		require.NoError(t, err)
+		listed := stream.ListConsumers(deadline(t))
+		for info := range listed.Info() {
+			consumers++
+			require.Equal(t, -1, info.Config.MaxDeliver, "consumer %s of %s: what is delivered often must not be forgotten", info.Name, name)
+		}
+		require.NoError(t, listed.Err())
+	}
+	require.Equal(t, 3, consumers)
+}

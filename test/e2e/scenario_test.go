@@ -20,6 +20,57 @@ import (
 
 // Tests of whole systems that rows of docs/scenarios.md ask for, by their numbers.
 
+func TestScenario01EveryAttemptStartsInItsTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{workers: 2, slots: 2})
+	const slack = 2500 * time.Millisecond // a sweep of the database is 5 s away; nothing here may need one
+	retried := client.NewTask(workType, work{RunMs: 1, Fail: 3}, client.MaxAttempts(5))
+	_, err := w.client.Submit(t.Context(), retried)
+	require.NoError(t, err)
+
+	doomed := w.submit(1, work{RunMs: 8_000})[0]
+	var on *localstack.Service
+	stacktest.Eventually(t, late, "it runs", func() bool {
+		one, err := w.store.Get(t.Context(), doomed)
+		require.NoError(t, err)
+		for _, worker := range w.workers {
+			if one.State == task.Running && one.WorkerID == worker.Name() {
+				on = worker
+			}
+		}
+		return on != nil
+	})
+	<-time.After(time.Second) // it dies in the middle of its work, not at its beginning
+	w.killWorker(on)
+	w.awaitEnds([]string{retried.ID(), doomed}, time.Minute+30*time.Second)
+
+	again, err := w.client.Rerun(t.Context(), retried.ID()) // within the two minutes in which NATS knows the ids of messages
+	require.NoError(t, err)
+	twice, err := w.client.Rerun(t.Context(), doomed)
+	require.NoError(t, err)
+	_, err = w.client.Cancel(t.Context(), twice)
+	require.NoError(t, err)
+	w.awaitEnds([]string{again, twice}, time.Minute)
+
+	runs := byTask(w.executions())
+	requireAttempts := func(id string, waits ...time.Duration) {
+		require.Len(t, runs[id], len(waits)+1, id)
+		for i, run := range runs[id] {
+			require.Equal(t, i+1, run.Attempt, "%s: each attempt is one that a handler saw", id)
+			if i > 0 {
+				require.Less(t, time.Duration(run.At-runs[id][i-1].End), waits[i-1]+slack, "attempt %d of %s", i+1, id)
+			}
+		}
+		one, err := w.store.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, len(waits)+1, one.Attempts)
+	}
+	backoffs := []time.Duration{1500 * time.Millisecond, 3 * time.Second, 6 * time.Second} // 1, 2 and 4 s, and half of it at random
+	requireAttempts(retried.ID(), backoffs...)
+	requireAttempts(again, backoffs...)
+	requireAttempts(doomed, w.lease+w.lease/5)
+}
+
 func TestScenario04EverybodyWorksOnAfterNATSWasAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, worldOptions{})
