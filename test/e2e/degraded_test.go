@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/ax-scheduler/ax/internal/localstack"
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
@@ -120,6 +121,66 @@ func TestAFullLaneIsShown(t *testing.T) {
 	w.awaitAttention(t, "dispatcher", "lanes hold as many signals as they may, and what else is due waits in the database")
 	stacktest.Eventually(t, time.Minute, "it is logged", func() bool {
 		return strings.Contains(dispatcher.Output(), "lanes hold as many signals as they may; what else is due waits in the database")
+	})
+}
+
+func TestAnOpenBreakerIsShown(t *testing.T) {
+	t.Parallel()
+	var proxy *natsProxy
+	w := newWorld(t, worldOptions{envOf: func(natsURL string) map[string][]string {
+		proxy = startProxy(t, natsURL)
+		proxy.prefix = "ax.work."
+		return map[string][]string{"dispatcher": {"AX_NATS_URL=" + proxy.URL()}}
+	}})
+	w.requireAllSucceeded(w.awaitEnds(w.submit(10, work{}), time.Minute))
+	proxy.swallow.Store(true) // NATS answers, but no signal is acknowledged
+	dispatcher := w.system.Service("dispatcher")
+	var ids []string
+	var last time.Time
+	stacktest.Eventually(t, time.Minute, "a breaker opens", func() bool {
+		if time.Since(last) > 500*time.Millisecond { // each call fails when its time is over, and several have to
+			ids, last = append(ids, w.submit(1, work{})...), time.Now()
+		}
+		return stacktest.Metric(t, dispatcher, "ax_bus_breaker_state") > 0
+	})
+	require.Contains(t, dispatcher.Output(), "breaker changed")
+	w.awaitAttention(t, "dispatcher", "the circuit breaker ", " is not closed")
+	w.requireAllSucceeded(w.awaitEnds(ids, time.Minute)) // workers find them
+	proxy.swallow.Store(false)
+	stacktest.Eventually(t, time.Minute, "it closes", func() bool {
+		w.submit(1, work{}) // something has to be published for it to learn that it can be
+		return stacktest.Metric(t, dispatcher, "ax_bus_breaker_state") == 0
+	})
+	stacktest.Eventually(t, time.Minute, "all is well again", func() bool { return !strings.Contains(w.ax(t, "", "status").out, "breaker") })
+}
+
+func TestALostPlaceInTheStreamCostsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, worldOptions{})
+	w.requireAllSucceeded(w.awaitEnds(w.submit(10, work{}), time.Minute))
+	readers := []string{"dispatcher", "notifier"}
+	for _, name := range readers {
+		require.NoError(t, w.system.Service(name).Kill())
+	}
+	// What the server cannot continue from, as after its oplog has rolled over.
+	useless, err := bson.Marshal(bson.D{{Key: "_data", Value: "82000000010000000129295A10"}})
+	require.NoError(t, err)
+	for _, name := range readers {
+		require.NoError(t, w.store.SaveCursor(t.Context(), name, useless, time.Time{}, 1))
+	}
+	ids := w.submit(100, work{})
+	for _, name := range readers {
+		require.NoError(t, w.system.Service(name).Start(t.Context()))
+	}
+	w.requireAllSucceeded(w.awaitEnds(append(ids, w.submit(100, work{})...), time.Minute))
+	dispatcher, notifier := w.system.Service("dispatcher"), w.system.Service("notifier")
+	stacktest.Eventually(t, time.Minute, "the loss is counted", func() bool {
+		return stacktest.Metric(t, dispatcher, "ax_dispatcher_history_lost_total") > 0 && stacktest.Metric(t, notifier, "ax_notifier_rebuilds_total") > 0
+	})
+	require.Contains(t, dispatcher.Output(), "change stream history lost: everything due is looked at again")
+	require.Contains(t, notifier.Output(), "publishing again from history")
+	stacktest.Eventually(t, time.Minute, "both follow the changes again", func() bool {
+		return stacktest.Metric(t, dispatcher, "ax_dispatcher_degraded_bool") == 0 && stacktest.Metric(t, notifier, "ax_notifier_degraded_bool") == 0
 	})
 }
 

@@ -14,11 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// natsProxy stands between a client and NATS and can keep acknowledgements to itself: NATS and the client both believe that
-// all is well, as when a machine dies with the acknowledgements still in its buffers.
+// natsProxy stands between a client and NATS and can keep what is published to itself, acknowledgements unless told otherwise: NATS
+// and the client both believe that all is well, as when a machine dies with the acknowledgements still in its buffers.
 type natsProxy struct {
 	listener  net.Listener
 	target    string
+	prefix    string // of the subjects that are swallowed
 	swallow   atomic.Bool
 	swallowed atomic.Int64
 
@@ -31,7 +32,7 @@ func startProxy(t *testing.T, target string) *natsProxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &natsProxy{listener: listener, target: strings.TrimPrefix(target, "nats://")}
+	p := &natsProxy{listener: listener, prefix: "$JS.ACK.", target: strings.TrimPrefix(target, "nats://")}
 	p.all.Go(p.accept)
 	t.Cleanup(func() {
 		listener.Close()
@@ -72,7 +73,7 @@ func (p *natsProxy) accept() {
 	}
 }
 
-// forward passes on what the client sends, command by command, less the acknowledgements while they are swallowed.
+// forward passes on what the client sends, command by command, less what is swallowed.
 func (p *natsProxy) forward(server io.Writer, client *bufio.Reader) error {
 	for {
 		line, err := client.ReadString('\n')
@@ -94,7 +95,7 @@ func (p *natsProxy) forward(server io.Writer, client *bufio.Reader) error {
 			}
 			out = append(out, body...)
 		}
-		if p.swallow.Load() && strings.HasPrefix(subject, "$JS.ACK.") {
+		if p.swallow.Load() && strings.HasPrefix(subject, p.prefix) {
 			p.swallowed.Add(1)
 			continue
 		}
