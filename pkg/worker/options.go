@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ax-scheduler/ax/internal/mongostore"
+	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/internal/task"
 )
 
@@ -96,6 +97,17 @@ func (o Options) complete() (Options, error) {
 		}
 	}
 	refuse(o.MongoURI == "", "MongoURI (AX_MONGO_URI)", "nothing", "the address of the database, such as mongodb://127.0.0.1:27017")
+	// What can never work is refused now; what may come up later is waited for.
+	if o.MongoURI != "" {
+		if err := mongostore.CheckURI(o.MongoURI); err != nil {
+			problems = append(problems, fmt.Errorf("worker option MongoURI (AX_MONGO_URI) is not allowed: %w", err))
+		}
+	}
+	if o.NATSURL != "" {
+		if err := natsbus.CheckURL(o.NATSURL); err != nil {
+			problems = append(problems, fmt.Errorf("worker option NATSURL (AX_NATS_URL) is not allowed: %w", err))
+		}
+	}
 	refuse(mongostore.CheckDatabase(o.Database) != nil, "Database (AX_MONGO_DB)", strconv.Quote(o.Database), mongostore.AllowedDatabase)
 	refuse(!wellFormedID.MatchString(o.ID), "ID (AX_WORKER_ID)", strconv.Quote(o.ID), "1 to 128 characters of A-Z a-z 0-9 . _ : -")
 	refuse(task.ValidateType(o.Channel) != nil, "Channel (AX_WORKER_CHANNEL)", strconv.Quote(o.Channel), "1 to 64 characters of a-z 0-9 _ -, beginning with a letter or digit")

@@ -88,7 +88,8 @@ func TestFromEnvRefuses(t *testing.T) {
 		"AX_WORKER_CHANNEL":   {"A", "a.b"},
 		"AX_WORKER_ID":        {"a b", "a|b"},
 		"AX_MONGO_DB":         {"$x/ y", "admin"},
-		"AX_MONGO_URI":        {""},
+		"AX_MONGO_URI":        {"", "nonsense", "mongodb://", "http://db", "mongodb://db/?readPreference=nearest"},
+		"AX_NATS_URL":         {"nats://a b", "mongodb://db"},
 	} {
 		for _, value := range values {
 			t.Run(name+"="+value, func(t *testing.T) {
