@@ -55,6 +55,8 @@ func TestBadInputIsRefusedWithFieldValueAndWhatIsAllowed(t *testing.T) {
 		"unknown flag":             {[]string{"submit", "email", "--prio", "1"}, []string{"--prio", "--help"}},
 		"a label twice":            {[]string{"submit", "email", "--label", "a=1", "--label", "a=2"}, []string{"labels.a", "a=2", "each name once"}},
 		"no database":              {[]string{"verify", "--mongo", "mongodb://127.0.0.1:1", "--mongo-db", "a.b"}, []string{"--mongo-db", "a.b", "1 to 63"}},
+		"export of no time":        {[]string{"export", "--mongo", "mongodb://127.0.0.1:1", "--since", "yesterday"}, []string{"--since", "yesterday", "24h"}},
+		"export of no type":        {[]string{"export", "--mongo", "mongodb://127.0.0.1:1", "--type", "E-Mail"}, []string{"--type", "E-Mail"}},
 		"no type":                  {[]string{"submit"}, []string{"1 argument"}},
 		"empty schedule payload":   {[]string{"schedule", "put", "a", "@hourly", "email", "--payload", ""}, []string{"--payload", "empty"}},
 	} {

@@ -52,7 +52,7 @@ func newRoot() *cobra.Command {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	})
 	root.AddCommand(newDev(), newSubmit(s), newGet(s), newHistory(s), newWait(s), newList(s), newCancel(s), newRerun(s), newWatch(s),
-		newStatus(s), newVerify(s), newSchedule(s), newVersion(s))
+		newStatus(s), newVerify(s), newExport(s), newSchedule(s), newVersion(s))
 	return root
 }
 

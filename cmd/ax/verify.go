@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ax-scheduler/ax/internal/audit"
-	"github.com/ax-scheduler/ax/internal/mongostore"
 	"github.com/ax-scheduler/ax/internal/natsbus"
 	"github.com/ax-scheduler/ax/internal/task"
 )
@@ -20,7 +18,6 @@ import (
 const (
 	verifyTimeout = 30 * time.Minute
 	verifyTell    = 2 * time.Second // between two lines of progress
-	defaultMongo  = "mongodb://127.0.0.1:27017"
 )
 
 // uncheckedError says that an audit could not look at everything.
@@ -30,12 +27,12 @@ func (e uncheckedError) Unwrap() error { return e.error }
 
 // verifyFlags say what is audited.
 type verifyFlags struct {
-	mongo, database string
-	events          bool
-	since           string
-	kind            string
-	limit           int
-	late            time.Duration
+	database
+	events bool
+	since  string
+	kind   string
+	limit  int
+	late   time.Duration
 }
 
 func newVerify(s *settings) *cobra.Command {
@@ -53,9 +50,7 @@ func newVerify(s *settings) *cobra.Command {
 			return f.run(cmd, s, timeout)
 		},
 	}
-	cmd.Flags().StringVar(&f.mongo, "mongo", cmp.Or(os.Getenv("AX_MONGO_URI"), defaultMongo), "connection string of the database (AX_MONGO_URI)")
-	cmd.Flags().Lookup("mongo").DefValue = defaultMongo // the variable may hold a password
-	cmd.Flags().StringVar(&f.database, "mongo-db", cmp.Or(os.Getenv("AX_MONGO_DB"), mongostore.DefaultDatabase), "name of the database (AX_MONGO_DB)")
+	f.database.flags(cmd)
 	cmd.Flags().BoolVar(&f.events, "events", false, "compare the event stream with the histories as well")
 	cmd.Flags().StringVar(&f.since, "since", "", "pass over tasks that ended before: a time such as 2026-01-31T08:00:00Z, or how long ago, such as 24h")
 	cmd.Flags().StringVar(&f.kind, "type", "", "only this task type")
@@ -76,9 +71,9 @@ func (f *verifyFlags) run(cmd *cobra.Command, s *settings, timeout time.Duration
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
-	store, err := mongostore.Open(ctx, mongostore.Options{URI: f.mongo, Database: f.database, AppName: "ax-verify"})
+	store, err := f.open(ctx, "ax-verify")
 	if err != nil {
-		return uncheckedError{fmt.Errorf("%w; --mongo or AX_MONGO_URI names the database", err)}
+		return uncheckedError{err}
 	}
 	defer store.Close(context.WithoutCancel(ctx))
 	if ago > 0 {
@@ -128,22 +123,24 @@ func (f *verifyFlags) validate() (since time.Time, ago time.Duration, err error)
 			return since, 0, usageError{fmt.Errorf("--type: %w", err)}
 		}
 	}
-	if err := mongostore.CheckURI(f.mongo); err != nil {
-		return since, 0, usageError{fmt.Errorf("--mongo: %w", err)}
+	if err := f.database.check(); err != nil {
+		return since, 0, err
 	}
-	if err := mongostore.CheckDatabase(f.database); err != nil {
-		return since, 0, usageError{fmt.Errorf("--mongo-db (AX_MONGO_DB): %w", err)}
+	return moment("--since", f.since)
+}
+
+// moment reads a time, or how long ago it is.
+func moment(flag, text string) (at time.Time, ago time.Duration, err error) {
+	if text == "" {
+		return at, 0, nil
 	}
-	if f.since == "" {
-		return since, 0, nil
+	if at, err = time.Parse(time.RFC3339, text); err == nil {
+		return at, 0, nil
 	}
-	if since, err = time.Parse(time.RFC3339, f.since); err == nil {
-		return since, 0, nil
+	if ago, err = time.ParseDuration(text); err != nil || ago <= 0 {
+		return at, 0, usageError{fmt.Errorf("%s is %q; give a time such as 2026-01-31T08:00:00Z, or how long ago, such as 24h", flag, text)}
 	}
-	if ago, err = time.ParseDuration(f.since); err != nil || ago <= 0 {
-		return since, 0, usageError{fmt.Errorf("--since is %q; give a time such as 2026-01-31T08:00:00Z, or how long ago, such as 24h", f.since)}
-	}
-	return since, ago, nil
+	return at, ago, nil
 }
 
 // told prints what an audit is at, now and then.

@@ -24,6 +24,8 @@ type Store interface {
 	// EndedBetween returns tasks with from <= finishedAt < to, at most limit.
 	EndedBetween(ctx context.Context, from, to time.Time, limit int) ([]*task.Task, error)
 	EachEndedBetween(ctx context.Context, from, to time.Time, visit func([]*task.Task) error) error
+	// EachArchivedSince hands over archived tasks that ended then or later; the zero time: all.
+	EachArchivedSince(ctx context.Context, from time.Time, visit func([]*task.Task) error) error
 	// ByIDs returns those of the tasks that exist, archived ones included, with their histories.
 	ByIDs(ctx context.Context, ids []string) ([]*task.Task, error)
 	DeadLettersOf(ctx context.Context, ids []string) (map[string]bool, error)
@@ -148,6 +150,9 @@ func (a *audit) run(ctx context.Context) (err error) {
 	if err := a.readTasks(ctx); err != nil {
 		return err
 	}
+	if err := a.readArchive(ctx); err != nil {
+		return err
+	}
 	if err := a.readDeadLetters(ctx); err != nil {
 		return err
 	}
@@ -184,6 +189,24 @@ func (a *audit) readTasks(ctx context.Context) error {
 		since = recent // for what workers did lately
 	}
 	return ended.all(ctx, now, since)
+}
+
+// readArchive examines what has been put away. One that is still among the others as well, because its move was broken off, is met twice.
+func (a *audit) readArchive(ctx context.Context) error {
+	n := 0
+	return a.store.EachArchivedSince(ctx, a.Since, func(tasks []*task.Task) error {
+		n += len(tasks)
+		a.progress("archived tasks", n)
+		for _, t := range tasks {
+			if t.State.Terminal() || a.passedOver(t) {
+				continue
+			}
+			if err := a.report(Violation{Kind: Archived, Task: t.ID, Type: t.Type, Text: fmt.Sprintf("it is in the archive and %s", t.State)}); err != nil {
+				return err
+			}
+		}
+		return a.page(ctx, slices.DeleteFunc(tasks, func(t *task.Task) bool { return !t.State.Terminal() }))
+	})
 }
 
 // page checks a batch of tasks: first as they were read, then, what looks wrong, as it is now.

@@ -142,11 +142,18 @@ func TestEachDamageIsFoundAlone(t *testing.T) {
 			r.succeeded(id)
 			require.NoError(t, r.store.UpsertDeadLetters(t.Context(), []task.DeadTask{{ID: id, Type: "email", Reason: task.ReasonExhausted, At: r.now}}))
 		}},
+		{"archived and running", audit.Archived, func(id string) { r.running(id); r.archive(id) }},
+		{"archived with a lease", audit.Leftover, func(id string) { r.succeeded(id); r.set(id, "leaseUntil", r.now); r.archive(id) }},
+		{"archived with a gap in seq", audit.Seq, func(id string) {
+			r.succeeded(id)
+			r.set(id, "seq", int64(7), ended+"seq", int64(7))
+			r.archive(id)
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			id := fmt.Sprintf("damaged-%d", time.Now().UnixNano())
 			defer func() {
-				for _, collection := range []string{mongostore.TasksCollection, "dead_letters"} {
+				for _, collection := range []string{mongostore.TasksCollection, mongostore.ArchiveCollection, "dead_letters"} {
 					_, err := r.db.Collection(collection).DeleteOne(t.Context(), bson.D{{Key: "_id", Value: id}})
 					require.NoError(t, err)
 				}

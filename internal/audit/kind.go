@@ -13,6 +13,7 @@ const (
 	Owner            Kind = "owner"              // it has a lease and no owner
 	Leftover         Kind = "leftover"           // it has ended and keeps what belongs to a running task, or the reverse
 	Unique           Kind = "unique"             // two live tasks under one unique key
+	Archived         Kind = "archived"           // it is in the archive and has not ended
 	Waiting          Kind = "waiting"            // it waits, and all it waits for has ended
 	Overdue          Kind = "overdue"            // it is due for long and nobody takes it, though workers of its type have free slots
 	DeadLetter       Kind = "dead_letter"        // it failed and has no dead letter
@@ -25,7 +26,7 @@ const (
 )
 
 // Kinds lists all of them.
-var Kinds = []Kind{Transition, Seq, Overlap, Failures, Losses, Lease, Owner, Leftover, Unique, Waiting, Overdue, DeadLetter, DeadLetterOrphan,
+var Kinds = []Kind{Transition, Seq, Overlap, Failures, Losses, Lease, Owner, Leftover, Unique, Archived, Waiting, Overdue, DeadLetter, DeadLetterOrphan,
 	EventMissing, EventOrder, EventContent, SlotTwice, SlotSkipped}
 
 // Violation is one broken invariant.

@@ -127,6 +127,15 @@ func (r *rig) damage(collection, id string, update bson.D) {
 	require.EqualValues(r, 1, result.MatchedCount, id)
 }
 
+// archive moves a task whatever its state.
+func (r *rig) archive(id string) {
+	r.Helper()
+	var task bson.D
+	require.NoError(r, r.db.Collection(mongostore.TasksCollection).FindOneAndDelete(r.Context(), bson.D{{Key: "_id", Value: id}}).Decode(&task))
+	_, err := r.db.Collection(mongostore.ArchiveCollection).InsertOne(r.Context(), task)
+	require.NoError(r, err)
+}
+
 func (r *rig) set(id string, pairs ...any) {
 	r.Helper()
 	r.damage(mongostore.TasksCollection, id, bson.D{{Key: "$set", Value: doc(pairs...)}})

@@ -27,15 +27,15 @@ const (
 // EachUnfinished hands tasks that no window of [Store.PendingBetween] and [Store.EndedBetween] holds to visit, in batches: what waits
 // and what runs, and whatever lacks the time by which it would be found. It looks at all tasks once.
 func (s *Store) EachUnfinished(ctx context.Context, visit func([]*task.Task) error) error {
-	return s.eachAudited(ctx, "read unfinished tasks", bson.D{{Key: "$or", Value: bson.A{
+	return s.eachAudited(ctx, "read unfinished tasks", s.bulkTasks, bson.D{{Key: "$or", Value: bson.A{
 		bson.D{{Key: "finishedAt", Value: nil}, {Key: "state", Value: bson.D{{Key: "$ne", Value: string(task.Pending)}}}},
 		bson.D{{Key: "scheduledAt", Value: nil}, {Key: "state", Value: string(task.Pending)}},
 	}}}, visit)
 }
 
 // eachAudited hands what a filter finds to visit, in batches.
-func (s *Store) eachAudited(ctx context.Context, what string, filter bson.D, visit func([]*task.Task) error) error {
-	cursor, err := s.bulkTasks.Find(ctx, filter, options.Find().SetProjection(forAudit).SetBatchSize(auditBatch))
+func (s *Store) eachAudited(ctx context.Context, what string, of *mongo.Collection, filter bson.D, visit func([]*task.Task) error) error {
+	cursor, err := of.Find(ctx, filter, options.Find().SetProjection(forAudit).SetBatchSize(auditBatch))
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -53,7 +53,7 @@ func (s *Store) PendingBetween(ctx context.Context, from, to time.Time, limit in
 
 // EachPendingBetween hands all of them to visit, in batches: for windows that hold too many and cannot be cut further.
 func (s *Store) EachPendingBetween(ctx context.Context, from, to time.Time, visit func([]*task.Task) error) error {
-	return s.eachAudited(ctx, "read pending tasks", pendingWithin(from, to), visit)
+	return s.eachAudited(ctx, "read pending tasks", s.bulkTasks, pendingWithin(from, to), visit)
 }
 
 func pendingWithin(from, to time.Time) bson.D {
@@ -72,7 +72,17 @@ func (s *Store) EndedBetween(ctx context.Context, from, to time.Time, limit int)
 
 // EachEndedBetween hands all of them to visit, in batches.
 func (s *Store) EachEndedBetween(ctx context.Context, from, to time.Time, visit func([]*task.Task) error) error {
-	return s.eachAudited(ctx, "read ended tasks", bson.D{{Key: "finishedAt", Value: within(from, to)}}, visit)
+	return s.eachAudited(ctx, "read ended tasks", s.bulkTasks, bson.D{{Key: "finishedAt", Value: within(from, to)}}, visit)
+}
+
+// EachArchivedSince hands archived tasks to visit that ended at that time or later, in batches; the zero time: all, those without such
+// a time too.
+func (s *Store) EachArchivedSince(ctx context.Context, from time.Time, visit func([]*task.Task) error) error {
+	filter := bson.D{}
+	if !from.IsZero() {
+		filter = bson.D{{Key: "finishedAt", Value: within(from, time.Time{})}}
+	}
+	return s.eachAudited(ctx, "read the archive", s.archive, filter, visit)
 }
 
 // ByIDs returns those of the tasks that exist, archived ones included, in no order.

@@ -53,6 +53,9 @@ var indexes = []index{
 	{TasksCollection, "rerun", ascending("rerunOf"), has("rerunOf"), false},
 	{TasksCollection, "concurrency", ascending("concurrencyKey"), has("concurrencyKey"), false},
 
+	// Deleting from the archive, and its export.
+	{ArchiveCollection, "done", ascending("finishedAt"), nil, false},
+
 	{uniqueKeysCollection, "until", ascending("until"), nil, true},
 	{servicesCollection, "until", ascending("until"), nil, true},
 	{onceCollection, "until", ascending("until"), nil, true},
