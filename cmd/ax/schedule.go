@@ -32,7 +32,8 @@ func newSchedule(s *settings) *cobra.Command {
 
 func newSchedulePut(s *settings) *cobra.Command {
 	f := &submitFlags{}
-	var zone string
+	var zone, misfire, catchUp string
+	var catchUpMax int
 	cmd := &cobra.Command{
 		Use:   "put NAME CRON TYPE",
 		Short: "Store a schedule, or replace the one of that name",
@@ -54,7 +55,8 @@ func newSchedulePut(s *settings) *cobra.Command {
 			defer c.Close()
 			ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 			defer cancel()
-			stored, err := c.PutSchedule(ctx, events.Schedule{Name: args[0], Cron: args[1], Zone: zone, Task: request})
+			stored, err := c.PutSchedule(ctx, events.Schedule{Name: args[0], Cron: args[1], Zone: zone,
+				Misfire: misfire, CatchUp: catchUp, CatchUpMax: catchUpMax, Task: request})
 			if err != nil {
 				return err
 			}
@@ -62,6 +64,9 @@ func newSchedulePut(s *settings) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&zone, "zone", "", "IANA time zone; default UTC")
+	cmd.Flags().StringVar(&misfire, "misfire", "", "slots missed while nothing could fire them: skip, once (the newest) or all; default once")
+	cmd.Flags().StringVar(&catchUp, "catch-up", "", "with --misfire all: slots older than this do not fire any more; default 24h")
+	cmd.Flags().IntVar(&catchUpMax, "catch-up-max", 0, "with --misfire all: how many missed slots fire, the newest, 1 to 1000; default 100")
 	cmd.Flags().StringVar(&f.payload, "payload", "", "JSON for the handler; @FILE reads a file, - standard input")
 	cmd.Flags().StringVar(&f.priority, "priority", "", "0 (most urgent) to 9; default 5")
 	cmd.Flags().StringVar(&f.timeout, "run-timeout", "", "bound of each attempt; default 30m")

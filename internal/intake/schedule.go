@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/ax-scheduler/ax/internal/cronexpr"
@@ -22,14 +23,14 @@ func buildSchedule(s *events.Schedule, now time.Time) (*task.Schedule, error) {
 	if err := ValidateScheduleName(s.Name); err != nil {
 		return nil, err
 	}
-	for _, f := range [...]struct{ name, value, only string }{
-		{"misfire", s.Misfire, task.MisfireOnce}, {"overlap", s.Overlap, task.OverlapAllow},
-	} {
-		if f.value != "" && f.value != f.only {
-			e := unsupported(f.name, f.value)
-			e.Allowed = f.only
-			return nil, e
-		}
+	if s.Overlap != "" && s.Overlap != task.OverlapAllow {
+		e := unsupported("overlap", s.Overlap)
+		e.Allowed = task.OverlapAllow
+		return nil, e
+	}
+	missed, err := misfire(s)
+	if err != nil {
+		return nil, err
 	}
 	for _, f := range [...]struct {
 		name  string
@@ -54,13 +55,56 @@ func buildSchedule(s *events.Schedule, now time.Time) (*task.Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	built := &task.Schedule{Name: s.Name, Cron: s.Cron, Zone: s.Zone, Misfire: task.MisfireOnce, Overlap: task.OverlapAllow,
-		TaskType: s.Task.Type, Template: template}
+	built := &task.Schedule{Name: s.Name, Cron: s.Cron, Zone: s.Zone, Misfire: missed.Misfire, CatchUp: missed.CatchUp, CatchUpMax: missed.CatchUpMax,
+		Overlap: task.OverlapAllow, TaskType: s.Task.Type, Template: template}
 	if parsed.Every() > 0 {
 		built.Anchor = now.UTC().Truncate(time.Second)
 	}
 	built.NextAt = parsed.Anchored(built.Anchor).Next(now)
 	return built, nil
+}
+
+const (
+	mostCatchUp    = 31 * 24 * time.Hour
+	mostCatchUpMax = 1000
+)
+
+// misfire returns the policy for missed slots, with its bounds where it has any.
+func misfire(s *events.Schedule) (p task.Schedule, err error) {
+	switch s.Misfire {
+	case "", task.MisfireOnce:
+		p.Misfire = task.MisfireOnce
+	case task.MisfireSkip, task.MisfireAll:
+		p.Misfire = s.Misfire
+	default:
+		return p, &task.FieldError{Field: "misfire", Value: s.Misfire, Allowed: "skip, once or all"}
+	}
+	if p.Misfire != task.MisfireAll {
+		const nothing = "nothing, unless misfire is all"
+		switch {
+		case s.CatchUp != "":
+			return p, &task.FieldError{Field: "catchUp", Value: s.CatchUp, Allowed: nothing}
+		case s.CatchUpMax != 0:
+			return p, &task.FieldError{Field: "catchUpMax", Value: strconv.Itoa(s.CatchUpMax), Allowed: nothing}
+		}
+		return p, nil
+	}
+	p.CatchUp, p.CatchUpMax = task.DefaultCatchUp, task.DefaultCatchUpMax
+	if s.CatchUp != "" {
+		if p.CatchUp, err = parseDuration("catchUp", s.CatchUp); err != nil {
+			return p, err
+		}
+		if p.CatchUp < time.Second || p.CatchUp > mostCatchUp {
+			return p, &task.FieldError{Field: "catchUp", Value: s.CatchUp, Allowed: "1s to 744h"}
+		}
+	}
+	if s.CatchUpMax != 0 {
+		p.CatchUpMax = s.CatchUpMax
+	}
+	if p.CatchUpMax < 1 || p.CatchUpMax > mostCatchUpMax {
+		return p, &task.FieldError{Field: "catchUpMax", Value: strconv.Itoa(s.CatchUpMax), Allowed: "1 to 1000"}
+	}
+	return p, nil
 }
 
 // ValidateScheduleName checks the name of a schedule: 1 to 64 characters of a-z 0-9 _ -.
@@ -96,8 +140,11 @@ func Slot(s task.Schedule, id string) (*task.Task, error) {
 
 // ViewSchedule shows a schedule as the API does. A template that cannot be read any more is left out.
 func ViewSchedule(s task.Schedule) events.Schedule {
-	v := events.Schedule{Name: s.Name, Cron: s.Cron, Zone: s.Zone, Misfire: s.Misfire, Overlap: s.Overlap,
+	v := events.Schedule{Name: s.Name, Cron: s.Cron, Zone: s.Zone, Misfire: s.Misfire, CatchUpMax: s.CatchUpMax, Overlap: s.Overlap,
 		NextAt: formatTime(s.NextAt), LastAt: formatTime(s.LastAt), Broken: s.Broken}
+	if s.CatchUp > 0 {
+		v.CatchUp = s.CatchUp.String()
+	}
 	v.Task.Type = s.TaskType
 	if sub, err := events.DecodeSubmit(s.Template); err == nil {
 		v.Task.Submit = sub

@@ -110,6 +110,12 @@ func TestBuildSchedule(t *testing.T) {
 	require.Equal(t, "report", slot.Type)
 	require.True(t, slot.ScheduledAt.IsZero())
 
+	all, err := BuildSchedule(schedule(func(s *events.Schedule) { s.Misfire, s.CatchUp = "all", "2h" }), now)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Hour, all.CatchUp)
+	require.Equal(t, 100, all.CatchUpMax)
+	require.Equal(t, "2h0m0s", ViewSchedule(*all).CatchUp)
+
 	view := ViewSchedule(*got)
 	require.Equal(t, "2026-03-02T01:30:00.000Z", view.NextAt)
 	view.NextAt, view.Misfire, view.Overlap = "", "", ""
@@ -128,7 +134,14 @@ func TestRefusedSchedules(t *testing.T) {
 		"name":           {func(s *events.Schedule) { s.Name = "a:b" }, events.CodeInvalid, "name"},
 		"cron":           {func(s *events.Schedule) { s.Cron = "TZ=0" }, events.CodeInvalid, "cron"},
 		"zone":           {func(s *events.Schedule) { s.Zone = "Mars" }, events.CodeInvalid, "zone"},
-		"misfire":        {func(s *events.Schedule) { s.Misfire = "all" }, events.CodeUnsupported, "misfire"},
+		"misfire":        {func(s *events.Schedule) { s.Misfire = "every" }, events.CodeInvalid, "misfire"},
+		"catchUp":        {func(s *events.Schedule) { s.CatchUp = "1h" }, events.CodeInvalid, "catchUp"},
+		"catchUpMax":     {func(s *events.Schedule) { s.Misfire, s.CatchUpMax = "skip", 3 }, events.CodeInvalid, "catchUpMax"},
+		"catchUp long":   {func(s *events.Schedule) { s.Misfire, s.CatchUp = "all", "745h" }, events.CodeInvalid, "catchUp"},
+		"catchUp form":   {func(s *events.Schedule) { s.Misfire, s.CatchUp = "all", "60" }, events.CodeInvalid, "catchUp"},
+		"catchUp short":  {func(s *events.Schedule) { s.Misfire, s.CatchUp = "all", "1ms" }, events.CodeInvalid, "catchUp"},
+		"too many":       {func(s *events.Schedule) { s.Misfire, s.CatchUpMax = "all", 1001 }, events.CodeInvalid, "catchUpMax"},
+		"too few":        {func(s *events.Schedule) { s.Misfire, s.CatchUpMax = "all", -1 }, events.CodeInvalid, "catchUpMax"},
 		"overlap":        {func(s *events.Schedule) { s.Overlap = "skip" }, events.CodeUnsupported, "overlap"},
 		"nextAt":         {func(s *events.Schedule) { s.NextAt = "x" }, events.CodeInvalid, "nextAt"},
 		"type":           {func(s *events.Schedule) { s.Task.Type = "a.b" }, events.CodeInvalid, "task.type"},

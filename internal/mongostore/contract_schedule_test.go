@@ -17,7 +17,7 @@ import (
 var slot = time.Date(2026, 3, 4, 5, 0, 0, 0, time.UTC)
 
 func schedule(name string, change ...func(*task.Schedule)) task.Schedule {
-	d := task.Schedule{Name: name, Cron: "0 * * * *", Zone: "Europe/Berlin", Misfire: task.MisfireOnce, Overlap: task.OverlapAllow,
+	d := task.Schedule{Name: name, Cron: "0 * * * *", Zone: "Europe/Berlin", Misfire: task.MisfireAll, CatchUp: 90 * time.Minute, CatchUpMax: 7, Overlap: task.OverlapAllow,
 		TaskType: "report", Template: json.RawMessage(`{"type": "report",  "payload": {"n": 1.50, "$x": "$y"}}`), Anchor: slot.Add(-time.Hour), NextAt: slot}
 	for _, c := range change {
 		c(&d)

@@ -22,6 +22,8 @@ type scheduleDocument struct {
 	Cron     string    `bson:"cron"`
 	Zone     string    `bson:"zone,omitempty"`
 	Misfire  string    `bson:"misfire,omitempty"`
+	CatchUp  int64     `bson:"catchUpMs,omitempty"`
+	CatchMax int       `bson:"catchUpMax,omitempty"`
 	Overlap  string    `bson:"overlap,omitempty"`
 	TaskType string    `bson:"taskType"`
 	Template string    `bson:"template,omitempty"`
@@ -33,7 +35,8 @@ type scheduleDocument struct {
 }
 
 func (d scheduleDocument) schedule() task.Schedule {
-	s := task.Schedule{Name: d.Name, Cron: d.Cron, Zone: d.Zone, Misfire: d.Misfire, Overlap: d.Overlap, TaskType: d.TaskType,
+	s := task.Schedule{Name: d.Name, Cron: d.Cron, Zone: d.Zone, Misfire: d.Misfire,
+		CatchUp: time.Duration(d.CatchUp) * time.Millisecond, CatchUpMax: d.CatchMax, Overlap: d.Overlap, TaskType: d.TaskType,
 		Anchor: utc(d.Anchor), NextAt: utc(d.NextAt), LastAt: utc(d.LastAt), Broken: d.Broken, Revision: d.Revision}
 	if d.Template != "" {
 		s.Template = json.RawMessage(d.Template)
@@ -100,7 +103,8 @@ func (s *Store) findSchedules(ctx context.Context, filter bson.D, order string, 
 // PutSchedule stores a schedule if it is still as it was read, which its Revision tells; 0: there was none. False: it has changed
 // meanwhile, or has been made or removed by another.
 func (s *Store) PutSchedule(ctx context.Context, in task.Schedule) (bool, error) {
-	d := scheduleDocument{Name: in.Name, Cron: in.Cron, Zone: in.Zone, Misfire: in.Misfire, Overlap: in.Overlap, TaskType: in.TaskType,
+	d := scheduleDocument{Name: in.Name, Cron: in.Cron, Zone: in.Zone, Misfire: in.Misfire,
+		CatchUp: in.CatchUp.Milliseconds(), CatchMax: in.CatchUpMax, Overlap: in.Overlap, TaskType: in.TaskType,
 		Template: string(in.Template), Anchor: in.Anchor, NextAt: in.NextAt, LastAt: in.LastAt, Broken: in.Broken, Revision: in.Revision + 1}
 	if in.Revision == 0 {
 		_, err := s.schedules().InsertOne(ctx, d) // the unique _id keeps two creators apart

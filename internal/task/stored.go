@@ -36,7 +36,19 @@ type DeadTask struct {
 // has not ended.
 const (
 	MisfireOnce  = "once"  // only the newest missed slot fires
+	MisfireSkip  = "skip"  // none fires that is more than SkipAfter late
+	MisfireAll   = "all"   // each fires, the oldest first, within CatchUp and CatchUpMax
 	OverlapAllow = "allow" // it fires all the same
+)
+
+// SkipAfter is how late a slot may fire under MisfireSkip: longer than another leader needs to take over, so that a change of
+// leaders alone skips nothing.
+const SkipAfter = time.Minute
+
+// What MisfireAll goes back to when a schedule does not say.
+const (
+	DefaultCatchUp    = 24 * time.Hour
+	DefaultCatchUpMax = 100
 )
 
 // SlotPrefix begins the ids of tasks that schedules make. Callers may not choose such ids.
@@ -49,18 +61,21 @@ func SlotID(schedule string, slot time.Time) string {
 
 // Schedule is a stored cron entry: when it fires, and the task that each fire time makes.
 type Schedule struct {
-	Name     string // 1 to 64 characters of a-z 0-9 _ -
-	Cron     string // five or six fields, @hourly..., or "@every 90s"
-	Zone     string // IANA name; empty: UTC
-	Misfire  string
-	Overlap  string
-	TaskType string
-	Template json.RawMessage // the submission each slot makes a task of, without id and times
-	Anchor   time.Time       // slots of "@every" are Anchor + k x interval; written once
-	NextAt   time.Time       // the slot that fires next; zero while broken
-	LastAt   time.Time       // the slot that fired last; zero: none yet
-	Broken   string          // why it cannot fire; empty: it can
-	Revision int64           // rises with each edit, so that a write based on an older reading is refused
+	Name    string // 1 to 64 characters of a-z 0-9 _ -
+	Cron    string // five or six fields, @hourly..., or "@every 90s"
+	Zone    string // IANA name; empty: UTC
+	Misfire string
+	CatchUp time.Duration // of MisfireAll: slots that are older do not fire any more
+	// CatchUpMax is how many missed slots MisfireAll fires, the newest.
+	CatchUpMax int
+	Overlap    string
+	TaskType   string
+	Template   json.RawMessage // the submission each slot makes a task of, without id and times
+	Anchor     time.Time       // slots of "@every" are Anchor + k x interval; written once
+	NextAt     time.Time       // the slot that fires next; zero while broken
+	LastAt     time.Time       // the slot that fired last; zero: none yet
+	Broken     string          // why it cannot fire; empty: it can
+	Revision   int64           // rises with each edit, so that a write based on an older reading is refused
 }
 
 // Advance moves a schedule's position after its slot was made a task. It is refused when the schedule was edited or moved

@@ -156,15 +156,19 @@ type Worker struct {
 
 // Schedule is a stored cron entry: when it fires, and the task that each fire time makes.
 type Schedule struct {
-	Name    string        `json:"name"`              // 1 to 64 characters of a-z 0-9 _ -
-	Cron    string        `json:"cron"`              // 5 or 6 fields, @hourly..., or "@every 90s"
-	Zone    string        `json:"zone,omitempty"`    // IANA, default UTC
-	Misfire string        `json:"misfire,omitempty"` // once (the only policy so far)
-	Overlap string        `json:"overlap,omitempty"` // allow (the only policy so far)
-	Task    SubmitRequest `json:"task"`              // template: type and submission, without id and times
-	NextAt  string        `json:"nextAt,omitempty"`
-	LastAt  string        `json:"lastAt,omitempty"`
-	Broken  string        `json:"broken,omitempty"` // why it cannot fire
+	Name    string `json:"name"`              // 1 to 64 characters of a-z 0-9 _ -
+	Cron    string `json:"cron"`              // 5 or 6 fields, @hourly..., or "@every 90s"
+	Zone    string `json:"zone,omitempty"`    // IANA, default UTC
+	Misfire string `json:"misfire,omitempty"` // of slots missed while nothing could fire them: skip, once (the newest; default) or all
+	// CatchUp is how far back all goes, 1s to 744h, default 24h; with misfire all only.
+	CatchUp string `json:"catchUp,omitempty"`
+	// CatchUpMax is how many missed slots all fires, the newest ones: 1 to 1,000, default 100; with misfire all only.
+	CatchUpMax int           `json:"catchUpMax,omitempty"`
+	Overlap    string        `json:"overlap,omitempty"` // allow (the only policy so far)
+	Task       SubmitRequest `json:"task"`              // template: type and submission, without id and times
+	NextAt     string        `json:"nextAt,omitempty"`
+	LastAt     string        `json:"lastAt,omitempty"`
+	Broken     string        `json:"broken,omitempty"` // why it cannot fire
 }
 
 // ScheduleRequest is the body of ax.api.schedule.get and ax.api.schedule.delete. A delete is answered with the same body.

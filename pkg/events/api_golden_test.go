@@ -56,7 +56,7 @@ var goldenRequests = map[string]any{
 			ID: "worker-1", Host: "host-a", PID: 42, Types: []string{"email", "report"}, Slots: 20, Channel: "stable", Version: "1.2.3", SeenAt: goldenTime,
 		}}},
 	"schedule": events.Schedule{
-		Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Berlin", Misfire: "once", Overlap: "allow",
+		Name: "nightly", Cron: "30 2 * * *", Zone: "Europe/Berlin", Misfire: "all", CatchUp: "2h0m0s", CatchUpMax: 50, Overlap: "allow",
 		Task:   events.SubmitRequest{Type: "report", Submit: events.Submit{Payload: json.RawMessage(`{"kind":"daily"}`)}},
 		NextAt: goldenTime, LastAt: goldenTime, Broken: "the zone is not known any more",
 	},

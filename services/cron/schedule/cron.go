@@ -4,8 +4,8 @@
 // leader that died between storing the task and moving the schedule on, or a clock that went back can repeat the attempt but
 // not the task. That is why no lock has to be believed here, and why the task is stored first and the position second.
 //
-// Slots that fell due while nothing could fire them were missed; the newest of them fires and stands for all. All times are
-// the database's.
+// Slots that fell due while nothing could fire them were missed. By the schedule's policy the newest of them fires and stands for
+// all, or none that is over a minute late, or each within bounds. All times are the database's.
 package schedule
 
 import (
@@ -142,18 +142,17 @@ func (c *Cron) tick(ctx context.Context, now time.Time) (time.Duration, error) {
 	}
 }
 
-// fire makes one task for each schedule and moves the schedules on. It returns how many moved, and their next slots.
+// fire makes the tasks of due schedules, one for each or a part of what it has to catch up on, and moves the schedules on. It returns how many moved, and their next slots.
 func (c *Cron) fire(ctx context.Context, due []task.Schedule, now time.Time) (moved int, next []time.Time, err error) {
 	if len(due) == 0 {
 		return 0, nil, nil
 	}
 	tasks := make([]*task.Task, 0, len(due))
 	moves := make([]task.Advance, 0, len(due))
-	for _, s := range due {
-		t, move := c.plan(s, now)
-		if t != nil {
-			tasks = append(tasks, t)
-		}
+	for i, s := range due {
+		// One each, and what is left of a page for those that catch up: however much was missed, memory stays bounded.
+		made, move := c.plan(s, now, 1+max(0, c.cfg.Page-len(tasks)-(len(due)-i)))
+		tasks = append(tasks, made...)
 		moves = append(moves, move)
 		next = append(next, move.To)
 	}
@@ -173,28 +172,33 @@ func (c *Cron) fire(ctx context.Context, due []task.Schedule, now time.Time) (mo
 	return moved, next, nil
 }
 
-// plan decides which slot of a due schedule fires and where the schedule stands afterwards. A schedule that cannot fire is
+// plan decides which slots of a due schedule fire, at most limit, and where the schedule stands afterwards. A schedule that cannot fire is
 // moved nowhere and says why, so that it does not come up again and the others go on.
-func (c *Cron) plan(s task.Schedule, now time.Time) (*task.Task, task.Advance) {
+func (c *Cron) plan(s task.Schedule, now time.Time, limit int) ([]*task.Task, task.Advance) {
 	move := task.Advance{Name: s.Name, Revision: s.Revision, From: s.NextAt}
 	expr, err := parse(s)
 	if err != nil {
 		return nil, c.broken(move, err)
 	}
-	slot, missed := newest(expr, s.NextAt, now)
-	t, err := intake.Slot(s, task.SlotID(s.Name, slot))
-	if err != nil {
-		return nil, c.broken(move, err)
+	slots, place, missed := chosen(expr, s, now, limit)
+	tasks := make([]*task.Task, len(slots))
+	for i, slot := range slots {
+		if tasks[i], err = intake.Slot(s, task.SlotID(s.Name, slot)); err != nil {
+			return nil, c.broken(move, err)
+		}
+		c.metrics.late.Observe(now.Sub(slot).Seconds())
+		move.LastAt = slot
 	}
 	if missed {
 		c.metrics.missed.Inc()
 	}
-	c.metrics.late.Observe(now.Sub(slot).Seconds())
-	move.To, move.LastAt = expr.Next(slot), slot
-	if move.To.IsZero() {
+	if len(slots) == 0 {
+		c.log.Info("missed slots are skipped, as the schedule's policy says", "schedule", s.Name, "from", s.NextAt, "to", place)
+	}
+	if move.To = expr.Next(place); move.To.IsZero() {
 		move.Broken = "it has no further slot"
 	}
-	return t, move
+	return tasks, move
 }
 
 func (c *Cron) broken(move task.Advance, err error) task.Advance {

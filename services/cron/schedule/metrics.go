@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		slots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ax_cron_slots_total", Help: "Slots fired: new when a task was stored, existing when its id was there already.",
 		}, []string{"task"}),
-		missed: counter("missed_total", "Slots that fired in the place of older ones, which were missed."),
+		missed: counter("missed_total", "Times that a schedule had missed slots and passed over some or all of them."),
 		broken: counter("broken_total", "Schedules that were disabled because they cannot fire."),
 		late: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ax_cron_late_seconds", Help: "How long after its time a slot fired, by the database's clock.",

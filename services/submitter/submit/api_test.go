@@ -373,7 +373,7 @@ func TestScheduleRequests(t *testing.T) {
 		`{"name":"x","cron":"* * * * *","task":{"type":"report","id":"fixed"}}`:                 {events.CodeInvalid, "task.id"},
 		`{"name":"x","cron":"* * * * *","task":{"type":"report","maxAttempts":-1}}`:             {events.CodeInvalid, "task.maxAttempts"},
 		`{"name":"x","cron":"* * * * *","task":{"type":"report","priorty":1}}`:                  {events.CodeInvalid, "task.priorty"},
-		`{"name":"x","cron":"* * * * *","misfire":"all","task":{"type":"report"}}`:              {events.CodeUnsupported, "misfire"},
+		`{"name":"x","cron":"* * * * *","misfire":"every","task":{"type":"report"}}`:            {events.CodeInvalid, "misfire"},
 		`{"name":"x","cron":"* * * * *","task":{"type":"report","unique":{"key":"a"}}}`:         {events.CodeUnsupported, "task.unique"},
 		`{"name":"x","cron":"* * * * *","nextAt":"2026-01-01T00:00:00Z","task":{"type":"rep"}}`: {events.CodeInvalid, "nextAt"},
 	} {
