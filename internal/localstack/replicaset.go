@@ -19,7 +19,7 @@ const alreadyInitialized = 23
 
 // withClient runs fn with a client that is gone when it returns.
 func withClient(uri string, fn func(*mongo.Client) error) error {
-	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(5 * time.Second))
+	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(30 * time.Second))
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
