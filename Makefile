@@ -58,7 +58,12 @@ fuzz: ## feed what reads input with random input, FUZZTIME (30s) each
 	@$(WITH_TMP) grep -rE --include='*_test.go' '^func Fuzz' cmd internal pkg services | sed -E 's,^(.*)/[^/]*:func (Fuzz[A-Za-z0-9]+).*,\1 \2,' | sort | \
 	while read -r folder name; do \
 	  echo "fuzzing $$folder $$name for $(FUZZTIME)"; \
-	  go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$folder" | tail -n 3; \
+	  if ! go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$folder" > "$$TMPDIR/fuzz.out" 2>&1; then \
+	    cat "$$TMPDIR/fuzz.out"; \
+	    if grep -q 'Failing input' "$$TMPDIR/fuzz.out" || ! grep -q 'context deadline exceeded' "$$TMPDIR/fuzz.out"; then exit 1; fi; \
+	    echo "no input failed: go test took the end of its own time for a failure"; \
+	  fi; \
+	  tail -n 3 "$$TMPDIR/fuzz.out"; \
 	done
 
 .PHONY: mutations
