@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -63,8 +64,20 @@ var indexes = []index{
 	{schedulesCollection, "next", ascending("nextAt"), has("nextAt"), false},
 }
 
-// EnsureIndexes creates what is missing. It is safe to call from every process at every start.
+// withoutIndex are the collections that are read by _id alone. They are made at the start like the others, so that no collection
+// comes into being by the first write to it, in the middle of the work.
+var withoutIndex = []string{workersCollection, locksCollection, cursorsCollection, deadLettersCollection}
+
+const namespaceExists = 48
+
+// EnsureIndexes creates what is missing, collections and indexes. It is safe to call from every process at every start.
 func (s *Store) EnsureIndexes(ctx context.Context) error {
+	for _, name := range withoutIndex {
+		var refused mongo.CommandError
+		if err := s.bulkDB.CreateCollection(ctx, name); err != nil && !(errors.As(err, &refused) && refused.Code == namespaceExists) {
+			return fmt.Errorf("create collection %s: %w", name, err)
+		}
+	}
 	byCollection := make(map[string][]mongo.IndexModel)
 	for _, ix := range indexes {
 		opts := options.Index().SetName(ix.name)

@@ -96,3 +96,11 @@ func TestIndexes(t *testing.T) {
 		require.True(t, found, want.name)
 	}
 }
+
+// A server that dies just after the first write to a collection made it may come back without it, or unable to use it.
+func TestCollectionsStandFromTheStart(t *testing.T) {
+	names, err := openStore(t).hotDB.ListCollectionNames(t.Context(), bson.D{})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{TasksCollection, ArchiveCollection, uniqueKeysCollection, servicesCollection, onceCollection, schedulesCollection,
+		workersCollection, locksCollection, cursorsCollection, deadLettersCollection}, names)
+}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/ax-scheduler/ax/internal/intake"
 	"github.com/ax-scheduler/ax/internal/localstack"
@@ -29,6 +31,7 @@ type rig struct {
 	uri, database string
 	env           []string
 	db            *mongostore.Store
+	raw           *mongo.Client // for tasks()
 }
 
 func newRig(t *testing.T) *rig {
@@ -43,6 +46,10 @@ func newRigOn(t *testing.T, uri, database string) *rig {
 	}}
 	r.db = r.open()
 	require.NoError(t, r.db.EnsureIndexes(t.Context()))
+	raw, err := mongo.Connect(options.Client().ApplyURI(uri))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, raw.Disconnect(context.Background())) })
+	r.raw = raw
 	return r
 }
 

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/ax-scheduler/ax/internal/localstack/stacktest"
 	"github.com/ax-scheduler/ax/internal/mongostore"
@@ -18,11 +16,7 @@ import (
 
 // tasks is the collection itself, to plant what no part of ax writes.
 func (r *rig) tasks() *mongo.Collection {
-	r.t.Helper()
-	client, err := mongo.Connect(options.Client().ApplyURI(r.uri))
-	require.NoError(r.t, err)
-	r.t.Cleanup(func() { require.NoError(r.t, client.Disconnect(context.Background())) })
-	return client.Database(r.database).Collection(mongostore.TasksCollection)
+	return r.raw.Database(r.database).Collection(mongostore.TasksCollection)
 }
 
 func TestScenarioM04AnOldLeaseRevivesNothingThatHasEnded(t *testing.T) {
